@@ -1,11 +1,13 @@
 -- cancel: takes messages out of the schedule, for good; their IDs may be scheduled again at once.
--- Uses: base history
+-- Uses: base history entry free key
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
 -- KEYS[4] seen (zset)
 -- KEYS[5] policy (hash)
 -- KEYS[6] history (stream)
+-- KEYS[7] turns (zset)
+-- KEYS[8] wake (stream)
 -- ARGV[1...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
 -- Returns: per message an integer: 1 cancelled, it will never be delivered; 0 not scheduled, -9 not looked at because the messages before it came to 16 MiB: send it again
@@ -13,7 +15,7 @@
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.
 local due, payload, meta, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local policy, history = KEYS[5], KEYS[6]
+local policy, history, turns, wake = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
@@ -23,11 +25,28 @@ if bad then return bad end
 local reply, n, freed, most = {}, #ARGV, 0, 16 * MOST_BYTES
 local has_meta = n == 1 or redis.call('EXISTS', meta) == 1
 local has_seen = n == 1 or redis.call('EXISTS', seen) == 1
+local has_turns = turns and redis.call('EXISTS', turns) == 1
+local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
+
+-- Notes what the message holds of its key: its place in line; or, of a retry, the key itself. Returns how many bytes that read.
+local function note_turn(id)
+  local score = redis.call('ZSCORE', due, id)
+  if not string.find(id, SEP, 1, true) then return note_place(k, meta, score, id) end
+  local fields = score and redis.call('HGET', meta, id)
+  local key = fields and key_in(fields)
+  if key then
+    k.places[#k.places + 1] = place_of(key, score, id)
+    add_pair(k.held, key, id)
+  end
+  return fields and #fields or 0
+end
+
 for i, id in ipairs(ARGV) do
   if freed >= most then
     reply[i] = LATER
   else
     local weight = i < n and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
+    if has_turns then freed = freed + 16 * note_turn(id) end
     reply[i] = redis.call('ZREM', due, id)
     if reply[i] == 1 then
       freed = freed + (weight or 0)
@@ -38,5 +57,7 @@ for i, id in ipairs(ARGV) do
     end
   end
 end
+if k.places[1] then pcall(leave_line, k) end
+if k.held[1] then pcall(pass_held, k) end
 if story then pcall(tell, story) end
 return reply

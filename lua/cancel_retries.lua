@@ -31,17 +31,21 @@ local following, found = waiting(due, cursor, limit, group, ids, function(member
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
 -- Everything is known before the first write.
-local reply, k, has_turns = {following}, {due = due, turns = turns, wake = wake, held = {}}, turns and found[1] and redis.call('EXISTS', turns) == 1
+local reply, k, has_turns = {following}, {due = due, turns = turns, wake = wake, held = {}, places = {}}, turns and found[1] and redis.call('EXISTS', turns) == 1
 for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then
     redis.call('HDEL', payload, found[i])
     local key = has_turns and key_in(redis.call('HGET', meta, found[i]))
-    if key then add_pair(k.held, key, found[i]) end
+    if key then
+      k.places[#k.places + 1] = place_of(key, found[i + 3], found[i])
+      add_pair(k.held, key, found[i])
+    end
     redis.call('HDEL', meta, found[i])
     if story then note_member(story, 'cancelled', found[i], '}') end
     for j = i, i + 3 do reply[#reply + 1] = found[j] end
   end
 end
+if k.places[1] then pcall(leave_line, k) end
 if k.held[1] then pcall(pass_held, k) end
 if story then pcall(tell, story) end
 return reply

@@ -67,7 +67,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			if ok, err := Cancel(b.ctx, b.c, b.k, []string{"m"}, Durability{}); err != nil || !ok[0] {
 				b.Fatal(ok, err)
 			}
-		}, "hdel hdel hget type type type zrem zrem"},
+		}, "exists hdel hdel hget type type type zrem zrem"},
 		{"reschedule", func(b *rig) { before(b); b.enqueue(item) }, func(b *rig) {
 			if _, ok, err := Reschedule(b.ctx, b.c, b.k, "m", After(2*time.Hour), Durability{}); err != nil || !ok {
 				b.Fatal(ok, err)

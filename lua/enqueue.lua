@@ -1,5 +1,5 @@
 -- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held, nor its flow limited.
--- Uses: base history entry free token message flow
+-- Uses: base history entry free key token message flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -8,6 +8,7 @@
 -- KEYS[6] seen (zset)
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
+-- KEYS[9] turns (zset)
 -- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
@@ -17,7 +18,7 @@
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: the first write is one that a full server refuses, and then nothing was written; a stream that refuses an entry leaves the message scheduled.
 -- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
-local due, payload, meta, stream, wake, seen, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local due, payload, meta, stream, wake, seen, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local story = story_of(policy, history, ARGV)
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
@@ -27,10 +28,11 @@ local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when t
 local ids, at, text, compared, earliest, replacing = read_messages(ARGV, ran or now)
 if not ids then return redis.error_reply('ERR when or dedup does not parse') end
 if ran then return repeated_reply(seen, token, at) end
-local scheduled, windows = compared and scores(due, ids) or {}, compared and scores(seen, ids) or {}
+local scheduled, windows = {}, {}
+if compared then scheduled, windows = known_of(due, seen, ids) end
 local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
 if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
-local args, reply, ends = ARGV, {}, digits(now + token_ms)
+local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {turns = turns, places = {}}
 -- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
 local function take(n, id, body, fields, dedup)
@@ -38,6 +40,7 @@ local function take(n, id, body, fields, dedup)
   if replacing and REPLACES[dedup] then
     old = planned[id] or scheduled[n] and not replaced[id] and number_of(scheduled[n]) or nil
     if not may_replace(dedup, at[n], old, opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
+    if old and not planned[id] then note_place(k, meta, scheduled[n], id) end
     dedup = ''
   elseif dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
@@ -70,6 +73,7 @@ in_chunks('HDEL', meta, names_of(no_meta))
 if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
+if k.places[1] then pcall(leave_line, k) end
 if compared then forget_ended(seen, now, #ARGV) end
 if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
 local soonest = members[1] and at[1]

@@ -18,14 +18,14 @@ const (
 	ExpireNoRoom Expired = -1 // its meta has no room for an expiry: it is as it was
 )
 
-var expireScript = load("expire", []string{"due", "meta", "wake", "policy", "history"}, nil, []string{"member"})
+var expireScript = load("expire", []string{"due", "meta", "wake", "policy", "history", "turns"}, nil, []string{"member"})
 
 // Expire has members of the schedule expire now: none of them is delivered, and a bridge makes a dead letter of each, when it
 // drains the queue next. One round trip for each 1 MiB of metas, and of members.
 func Expire(ctx context.Context, c rueidis.Client, k Keys, members []string) ([]Expired, error) {
 	reply, err := inParts(members, func(members []string) ([]int64, error) {
 		n := fitting(members)
-		reply, err := expireScript.integers(ctx, c, []string{k.Due, k.Meta, k.Wake, k.Policy, k.History},
+		reply, err := expireScript.integers(ctx, c, []string{k.Due, k.Meta, k.Wake, k.Policy, k.History, k.Turns},
 			append(slices.Clone(members[:n]), k.Actor), n, Durability{})
 		return append(reply, slices.Repeat([]int64{notReached}, len(members)-n)...), err
 	})
@@ -39,10 +39,11 @@ func Expire(ctx context.Context, c rueidis.Client, k Keys, members []string) ([]
 // RescheduleEach is Reschedule for many members of the schedule, each by a script of its own, in one round trip: the server may
 // do other things between two of them. With an error some may have been moved.
 func RescheduleEach(ctx context.Context, c rueidis.Client, k Keys, members []string, when []When) (moved []bool, err error) {
-	keys := []string{k.Due, k.Wake, k.Policy, k.History}
+	keys := rescheduleKeys(k)
 	cmds := make([]rueidis.Completed, len(members))
 	for i, member := range members {
-		cmds[i] = c.B().Evalsha().Sha1(rescheduleScript.sha).Numkeys(4).Key(keys...).Arg(member, string(when[i]), k.Actor).Build()
+		cmds[i] = c.B().Evalsha().Sha1(rescheduleScript.sha).Numkeys(int64(len(keys))).Key(keys...).
+			Arg(member, string(when[i]), k.Actor).Build()
 	}
 	moved = make([]bool, len(members))
 	if len(cmds) == 0 {

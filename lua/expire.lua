@@ -1,17 +1,18 @@
 -- expire: has scheduled messages, and retries that wait, expire now: drain makes dead letters of them as soon as it comes to them.
--- Uses: base history entry
+-- Uses: base history entry free key
 -- KEYS[1] due (zset)
 -- KEYS[2] meta (hash)
 -- KEYS[3] wake (stream)
 -- KEYS[4] policy (hash)
 -- KEYS[5] history (stream)
+-- KEYS[6] turns (zset)
 -- ARGV[1...] member (bytes)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[5])
 -- Returns: per member an integer: 1 it expires now, and is due, so it will not be delivered; 2 that was so before; 0 not scheduled; -1 its meta has no room for an expiry, nothing was changed; -9 not looked at because the metas before it came to 1 MiB: send it again
 -- Complexity: O(log n) per member
 -- If a command fails here: nothing can after the type check. Of a member that cannot be read only the due time is moved; drain finds it malformed.
 -- Run twice: harmless; the second run answers 2, or 0 when a dead letter was made of it meanwhile.
-local due, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local due, meta, wake, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
@@ -19,6 +20,8 @@ if bad then return bad end
 redis.call('XDEL', wake, '0-0') -- removes nothing, and opens a full server for the rest
 local before, now, read, changed = head(due), now_ms(), 0, false
 local stamp, has_meta = digits(now), redis.call('EXISTS', meta) == 1
+
+local k = {turns = turns, places = {}}
 
 local function expire(member)
   local score = redis.call('ZSCORE', due, member)
@@ -41,6 +44,7 @@ local function expire(member)
     has_meta = true
   end
   if not is_due then redis.call('ZADD', due, 'XX', stamp, member) end
+  if turns and fields then k.places[#k.places + 1] = place_of(fields['key'], score, member) end
   changed = true
   if story then note_member(story, 'rescheduled', member, ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '","reason":"expired"}') end
   return 1
@@ -50,6 +54,7 @@ local reply = {}
 for i, member in ipairs(ARGV) do
   reply[i] = read >= MOST_BYTES and LATER or expire(member)
 end
+if k.places[1] then pcall(leave_line, k) end
 if changed then wake_if_earlier(wake, before, now) end
 if story then pcall(tell, story) end
 return reply

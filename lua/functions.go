@@ -14,12 +14,14 @@ const versionFunction = FunctionsName + "_version"
 
 // Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any
 // number of Each; its reply is that of the script it is made of. With More behind Keys the call is told in the queue's history,
-// if that is kept: then its last argument is the name of who calls.
+// if that is kept: then its last argument is the name of who calls. With Later behind these the message also leaves the line of
+// its key.
 type Function struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
 	Keys    []string `json:"keys"`
 	More    []string `json:"more_keys"`
+	Later   []string `json:"later_keys"`
 	Args    []string `json:"args"`
 	Each    []string `json:"each"` // sent for every item, after Args
 	Returns string   `json:"returns"`
@@ -37,12 +39,15 @@ func Functions() []Function {
 	releases.args, releases.each = []string{"group"}, []string{"entry", "id"}
 	made := func(name, file string, s *script) Function {
 		f := Function{
-			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), More: []string{}, Args: append([]string{}, s.args...),
+			Name: FunctionsName + "_" + name, Keys: append([]string{}, s.keys...), More: []string{}, Later: []string{},
+			Args:     append([]string{}, s.args...),
 			Each:     append([]string{}, s.each...),
 			AllowOOM: s != enqueueScript, file: file, script: name,
 		}
 		if s.tells() {
-			n := len(f.Keys) - 2
+			history := slices.Index(f.Keys, "history") + 1
+			f.Keys, f.Later = f.Keys[:history], f.Keys[history:]
+			n := history - 2
 			if at := slices.Index(f.Keys, "turns"); at >= 0 { // of messages with a key
 				n = at
 			}
@@ -125,8 +130,8 @@ func functionsBody() string {
 		if f.AllowOOM {
 			flags = "'allow-oom'"
 		}
-		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
-			luaList(f.Each), luaList(f.More))
+		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
+			luaList(f.Each), luaList(f.More), luaList(f.Later))
 	}
 	return b.String()
 }

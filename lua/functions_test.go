@@ -36,7 +36,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantList(t, f.Name+": keys", slices.Concat(f.Keys, f.More), h.keys...)
+		wantList(t, f.Name+": keys", slices.Concat(f.Keys, f.More, f.Later), h.keys...)
 		redistest.Want(t, f.Name+": keys of a history", len(f.More) > 0, h.tells)
 		wantList(t, f.Name+": arguments", f.Args, h.args...)
 		wantList(t, f.Name+": repeated arguments", f.Each, h.each...)

@@ -90,9 +90,9 @@ func parseHeader(name, text string) (header, error) {
 				return h, fmt.Errorf("line %d: who calls is the last argument: %s", i+1, line)
 			}
 			if last := lastLine.FindStringSubmatch(line); last != nil {
-				n := len(h.keys)
-				if n == 0 || h.keys[n-1] != "history" || last[1] != fmt.Sprint(n) {
-					return h, fmt.Errorf("line %d: who calls is for the history, the last of the keys: %s", i+1, line)
+				n := slices.Index(h.keys, "history") + 1
+				if n == 0 || last[1] != fmt.Sprint(n) {
+					return h, fmt.Errorf("line %d: who calls is for the history: %s", i+1, line)
 				}
 				h.tells = true
 				continue
@@ -205,8 +205,8 @@ func checkBody(t *testing.T, h header, text string) {
 		}
 	}
 	n := len(h.keys)
-	if h.tells { // the policy and the history: nothing depends on what they hold
-		n -= 2
+	if h.tells { // nothing depends on what the policy, the history, and what stands behind them hold
+		n = slices.Index(h.keys, "history") - 1
 	}
 	wantList(t, "checked keys", names, h.keys[:n]...)
 	wantList(t, "checked types", kinds, h.keyTypes[:n]...)

@@ -261,10 +261,10 @@ func guard(file string, all []Need) string {
 func refuseWhoLacks(file string, all []Need) string {
 	var checks []string
 	names := keyNames(file)
-	// Not all clients give these: what few queues use, and, to a function, turns and what stands behind it.
+	// Not all clients give these: what few queues use, and, to a function, turns, the history, and what stands behind either.
+	turns, history := slices.Index(names, "turns"), slices.Index(names, "history")
 	optional := func(key int) bool {
-		turns := slices.Index(names, "turns")
-		return key >= 0 && (turns >= 0 && key >= turns || slices.Contains([]string{"policy", "rate", "history"}, names[key]))
+		return key >= 0 && (turns >= 0 && key >= turns || history >= 0 && key >= history || slices.Contains([]string{"policy", "rate", "history"}, names[key]))
 	}
 	check := func(command string, key int) {
 		what, where := "'"+strings.Join(append(strings.Fields(command), wordsBeforeKey[command]...), "', '")+"'", "''"

@@ -1,4 +1,4 @@
--- pass_turns: has the next messages of keys go on whose entry or retry is gone, or done with in every group (for workers that only XACK), a part of the keys at a time.
+-- pass_turns: has the next messages of keys go on whose entry or retry is gone, or done with in every group (for workers that only XACK), a part of the keys at a time; and clears away the places in line that nobody is in.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -7,13 +7,14 @@
 -- KEYS[5] turns (zset)
 -- ARGV[1] cursor (string: the key to go on behind, '' at first)
 -- ARGV[2] rank (integer, members that wait and were looked at in earlier rounds, 0 at first)
--- ARGV[3] limit (integer, keys, and members that wait, to look at)
--- Returns: cursor ('' = came round), rank (0 = came round), freed (integer, holders of a key that were gone), moved (integer, messages that went on)
+-- ARGV[3] limit (integer, keys, members that wait, and places in line, to look at)
+-- ARGV[4] place (string: the member of turns to go on behind, '' at first)
+-- Returns: cursor ('' = came round), rank (0 = came round), freed (integer, holders of a key that were gone), moved (integer, messages that went on), place ('' = came round), cleared (integer, places that nobody is in)
 -- Complexity: O(limit × log n), and the groups for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local cursor, rank, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local cursor, rank, limit, place = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 local groups, bytes, entries, key_of, held = groups_of(stream), 0, {}, {}, {}
@@ -76,4 +77,19 @@ repeat
   end
 until not at or rank >= last or bytes >= MOST_BYTES
 wake_if_earlier(wake, before, soonest)
-return {cursor, rank, freed, moved}
+
+-- Who was cancelled, or moved, by plain commands, left a place.
+local cleared = 0
+for _ = 1, limit do
+  local note = redis.call('ZRANGEBYLEX', turns, place == '' and '-' or '(' .. place, '+', 'LIMIT', 0, 1)[1]
+  place = note or ''
+  if not note then break end
+  local at, member = string.match(note, '^[^' .. SEP .. ']+' .. SEP .. 'wait' .. SEP .. '(%d+)' .. SEP .. '(.*)$')
+  local score = member and redis.call('ZSCORE', due, member)
+  if member and not (score and parked_due(score) == tonumber(at)) then
+    cleared = cleared + redis.call('ZREM', turns, note)
+  end
+  bytes = bytes + #note
+  if bytes >= MOST_BYTES then break end
+end
+return {cursor, rank, freed, moved, place, cleared}

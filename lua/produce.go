@@ -93,7 +93,7 @@ type Token struct {
 }
 
 var enqueueScript = load("enqueue",
-	[]string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "history"},
+	[]string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "history", "turns"},
 	[]string{"token", "done", "token_ms"},
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
@@ -106,7 +106,7 @@ func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items [
 	for _, it := range items {
 		args = append(args, it.ID, string(it.When), rueidis.BinaryString(it.Payload), it.Meta, string(it.Dedup))
 	}
-	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History}
+	keys := []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History, k.Turns}
 	reply, err := enqueueScript.integers(ctx, c, keys, append(args, k.Actor), 2*len(items), d)
 	if reply == nil && err != nil {
 		return nil, err
@@ -257,7 +257,8 @@ func hasHalfCharacter(text string) bool {
 	return slices.ContainsFunc(jsonEscape.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != "" })
 }
 
-var cancelScript = load("cancel", []string{"due", "payload", "meta", "seen", "policy", "history"}, nil, []string{"id"})
+var cancelScript = load("cancel",
+	[]string{"due", "payload", "meta", "seen", "policy", "history", "turns", "wake"}, nil, []string{"id"})
 
 // Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not
 // scheduled. Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each
@@ -266,8 +267,8 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
 		n := fitting(ids)
-		reply, err := cancelScript.integers(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History},
-			append(slices.Clone(ids[:n]), k.Actor), n, d)
+		keys := []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History, k.Turns, k.Wake}
+		reply, err := cancelScript.integers(ctx, c, keys, append(slices.Clone(ids[:n]), k.Actor), n, d)
 		if reply != nil && err != nil {
 			waited, err = err, nil
 		}
@@ -293,14 +294,19 @@ func fitting(words []string) int {
 	return n
 }
 
-var rescheduleScript = load("reschedule", []string{"due", "wake", "policy", "history"}, []string{"id", "when"}, nil)
+var rescheduleScript = load("reschedule",
+	[]string{"due", "wake", "policy", "history", "meta", "turns"}, []string{"id", "when"}, nil)
+
+// rescheduleKeys are the keys of the scripts that move due times.
+func rescheduleKeys(k Keys) []string {
+	return []string{k.Due, k.Wake, k.Policy, k.History, k.Meta, k.Turns}
+}
 
 // Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it
 // waits for d: with ErrNotDurable the answer is there, too, and holds.
 func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When,
 	d Durability) (due time.Time, moved bool, err error) {
-	reply, err := rescheduleScript.integers(ctx, c, []string{k.Due, k.Wake, k.Policy, k.History},
-		[]string{id, string(when), k.Actor}, 2, d)
+	reply, err := rescheduleScript.integers(ctx, c, rescheduleKeys(k), []string{id, string(when), k.Actor}, 2, d)
 	if reply == nil {
 		return time.Time{}, false, err
 	}

@@ -1,9 +1,11 @@
 -- reschedule_retries: moves the due time of retries that wait, and redriven letters, of messages; in steps, because no key says where they are.
--- Uses: base history waiting
+-- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] wake (stream)
 -- KEYS[3] policy (hash)
 -- KEYS[4] history (stream)
+-- KEYS[5] meta (hash)
+-- KEYS[6] turns (zset)
 -- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
@@ -15,7 +17,7 @@
 -- If a command fails here: the due times are moved and the wake token missing: late by the ceiling at most.
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
-local policy, history = KEYS[3], KEYS[4]
+local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
@@ -28,13 +30,15 @@ local at = digits(due_at(ARGV[4], now_ms()))
 local before, ids = head(due), {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids)
-local reply = {following}
+local reply, k = {following}, {turns = turns, places = {}}
+for i = 1, #found, 4 do note_place(k, meta, found[i + 3], found[i]) end
 for i = 1, #found, 4 do
   redis.call('ZADD', due, 'XX', at, found[i])
   if story then note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. due_of(found[i + 3]) .. '"}') end
   found[i + 3] = at
   for j = i, i + 3 do reply[#reply + 1] = found[j] end
 end
+if k.places[1] then pcall(leave_line, k) end
 wake_if_earlier(wake, before, head(due))
 if story then pcall(tell, story) end
 return reply

@@ -357,7 +357,7 @@ func (o *ordeal) passTurns() {
 	done := TurnsPassed{}
 	for range 4 {
 		var err error
-		done, err = PassTurns(b.ctx, o.scale, b.k, done.Cursor, done.Rank, o.number("limit", 1, 200))
+		done, err = PassTurns(b.ctx, o.scale, b.k, done, o.number("limit", 1, 200))
 		o.must(err)
 	}
 }

@@ -2,7 +2,9 @@ package lua
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/redis/rueidis"
 )
@@ -26,22 +28,41 @@ const (
 	ParkedTo   = "(8e15"
 )
 
-// TurnsPassed says what one PassTurns did. Cursor is "" when it came round.
+// Place is the note of the sorted set turns for a message that waits for its key: a member of the schedule, due then, Unix ms.
+func Place(key string, due float64, member string) string {
+	return strings.Join([]string{key, "wait", fmt.Sprintf("%016.0f", due), member}, Separator)
+}
+
+// ParsePlace reads a note of the sorted set turns: the member of the schedule whose place in line it is, and when that is due,
+// Unix ms; ok is false for a note of who is in flight.
+func ParsePlace(note string) (member string, due float64, ok bool) {
+	parts := strings.SplitN(note, Separator, 4)
+	if len(parts) < 4 || parts[1] != "wait" {
+		return "", 0, false
+	}
+	due, err := strconv.ParseFloat(parts[2], 64)
+	return parts[3], due, err == nil
+}
+
+// TurnsPassed says what one PassTurns did, and where the next one goes on: it came round where Cursor is "", Rank 0, or Place "".
 type TurnsPassed struct {
-	Cursor string
-	Rank   int
-	Freed  int // entries and retries that held a key, and are gone
-	Moved  int // messages that waited and go on
+	Cursor  string // the last key that was looked at
+	Rank    int    // how many of those that wait were looked at
+	Place   string // the last place in line that was looked at
+	Freed   int    // entries and retries that held a key, and are gone
+	Moved   int    // messages that waited and go on
+	Cleared int    // places in line that nobody is in
 }
 
 var passTurnsScript = load("pass_turns", []string{"stream", "due", "meta", "wake", "turns"},
-	[]string{"cursor", "rank", "limit"}, nil)
+	[]string{"cursor", "rank", "limit", "place"}, nil)
 
-// PassTurns looks at limit keys of messages, from a cursor on, for those whose message is gone, or done with in every group: the
-// next one of the key goes on. Who acknowledges by Ack, or fails by Retry, needs no such look.
-func PassTurns(ctx context.Context, c rueidis.Client, k Keys, cursor string, rank, limit int) (TurnsPassed, error) {
+// PassTurns looks at limit keys of messages, from where an earlier call ended, for those whose message is gone, or done with in
+// every group: the next one of the key goes on. Who acknowledges by Ack, or fails by Retry, needs no such look. It clears away
+// the places in line of messages that were cancelled, or moved, by plain commands.
+func PassTurns(ctx context.Context, c rueidis.Client, k Keys, from TurnsPassed, limit int) (TurnsPassed, error) {
 	reply, err := passTurnsScript.list(ctx, c, []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns},
-		[]string{cursor, strconv.Itoa(rank), strconv.Itoa(limit)}, 4)
+		[]string{from.Cursor, strconv.Itoa(from.Rank), strconv.Itoa(limit), from.Place}, 6)
 	if err != nil {
 		return TurnsPassed{}, err
 	}
@@ -49,8 +70,11 @@ func PassTurns(ctx context.Context, c rueidis.Client, k Keys, cursor string, ran
 	if t.Cursor, err = reply[0].ToString(); err != nil {
 		return t, passTurnsScript.unexpected(err)
 	}
-	for i, n := range []*int{&t.Rank, &t.Freed, &t.Moved} {
-		v, err := reply[i+1].AsInt64()
+	if t.Place, err = reply[4].ToString(); err != nil {
+		return t, passTurnsScript.unexpected(err)
+	}
+	for i, n := range map[int]*int{1: &t.Rank, 2: &t.Freed, 3: &t.Moved, 5: &t.Cleared} {
+		v, err := reply[i].AsInt64()
 		if err != nil {
 			return t, passTurnsScript.unexpected(err)
 		}

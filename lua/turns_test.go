@@ -185,13 +185,13 @@ func TestKeyGoesOnWhateverBecomesOfItsMessage(t *testing.T) {
 func (b *rig) passTurns() (sum TurnsPassed) {
 	b.Helper()
 	var done TurnsPassed
-	for keys, members := false, false; !keys || !members; {
+	for keys, members, places := false, false, false; !keys || !members || !places; {
 		var err error
-		if done, err = PassTurns(b.ctx, b.c, b.k, done.Cursor, done.Rank, 100); err != nil {
+		if done, err = PassTurns(b.ctx, b.c, b.k, done, 100); err != nil {
 			b.Fatal(err)
 		}
 		sum.Freed, sum.Moved = sum.Freed+done.Freed, sum.Moved+done.Moved
-		keys, members = keys || done.Cursor == "", members || done.Rank == 0
+		keys, members, places = keys || done.Cursor == "", members || done.Rank == 0, places || done.Place == ""
 	}
 	return sum
 }
@@ -201,8 +201,13 @@ func TestWhoWaitsForAKeyCanBeChanged(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
 		b.groups(g...)
-		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8), b.keyed("a3", "a", 7), b.keyed("a4", "a", 6), b.keyed("a5", "a", 5))
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8), b.keyed("a3", "a", 7), b.keyed("a4", "a", 6), b.keyed("a5", "a", 5),
+			b.keyed("plain", "a", 8))
 		first := b.wantDelivered(g, "a1")
+		for _, key := range []string{b.k.Payload, b.k.Meta} { // plain commands leave its place behind
+			b.do("HDEL", key, "plain")
+		}
+		b.do("ZREM", b.k.Due, "plain")
 		if _, waits := DueScore(b.dueOf("a2")); !waits {
 			b.Fatalf("a2 does not wait: %f", b.dueOf("a2"))
 		}
@@ -456,5 +461,142 @@ func TestManyKeysAtOnceAreAllPassedOn(t *testing.T) {
 			b.ack(g, held...)
 		}
 		redistest.Want(b, "next ones", b.drain(1000).Moved, n)
+	})
+}
+
+// A message that waits for its key and then leaves the line, or moves, takes its place with it: while the key is held nobody
+// passes by who would clear it away. 1,001 cancelled messages left 1,001 places.
+func TestWhoLeavesTheLineTakesItsPlaceWithIt(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		must := func(ok bool, err error) {
+			b.Helper()
+			if err != nil || !ok {
+				b.Fatal(ok, err)
+			}
+		}
+		replace := func(dedup Dedup, ago int64) func(string) {
+			return func(member string) {
+				item := b.keyed(member, "b", ago) // with another key: its place is in the line of the old one
+				item.Dedup = dedup
+				wantList(b, "verdict", b.enqueue(item), Replaced)
+			}
+		}
+		for _, c := range []struct {
+			what  string
+			retry bool // a retry that waits: the next of the key went on meanwhile
+			leave func(member string)
+			left  int // members of the schedule then
+		}{
+			{"cancel", false, func(member string) {
+				done, err := Cancel(b.ctx, b.c, b.k, []string{member, "nobody"}, Durability{})
+				must(done[0] && !done[1], err)
+			}, 0},
+			{"cancel a retry", true, func(member string) {
+				done, err := Cancel(b.ctx, b.c, b.k, []string{member}, Durability{})
+				must(done[0], err)
+			}, 0},
+			{"cancel retries", true, func(member string) {
+				_, found, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 1000}, []string{ParseMember(member).ID})
+				must(len(found) == 1, err)
+			}, 0},
+			{"reschedule", false, func(member string) {
+				_, moved, err := Reschedule(b.ctx, b.c, b.k, member, After(time.Hour), Durability{})
+				must(moved, err)
+			}, 1},
+			{"reschedule each", true, func(member string) {
+				moved, err := RescheduleEach(b.ctx, b.c, b.k, []string{member}, []When{After(time.Hour)})
+				must(moved[0], err)
+			}, 1},
+			{"reschedule retries", true, func(member string) {
+				_, found, err := RescheduleRetries(b.ctx, b.c, b.k, Walk{Limit: 1000}, After(time.Hour),
+					[]string{ParseMember(member).ID})
+				must(len(found) == 1, err)
+			}, 1},
+			{"expire", false, func(member string) { wantList(b, "expired", b.expire(member), ExpireNow) }, 1},
+			{"replace", false, replace(Replace, -60), 1},
+			{"replace by a later one", false, replace(ReplaceLater, -60), 1},
+			{"replace by an earlier one", false, replace(ReplaceEarlier, 60), 1},
+			{"replace by one that is ready at once", false, func(member string) {
+				item := Item{ID: member, When: After(0), Dedup: Replace}
+				wantList(b, "verdict", b.enqueue(item), Ready)
+			}, 0},
+		} {
+			b.do("DEL", b.k.Stream, b.k.Due, b.k.Payload, b.k.Meta, b.k.Turns)
+			b.groups(g...)
+			b.do("HSET", b.k.Policy, "key_failure", "skip")
+			member, holder := "a2", "a1"
+			b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+			first := b.wantDelivered(g, "a1")[0]
+			b.drain(10)
+			if c.retry {
+				b.fail("g", first.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+				member, holder = "a1"+Separator+"g"+Separator+first.EntryID, "a2"
+				first = b.wantDelivered(g, "a2")[0]
+				b.do("ZADD", b.k.Due, "5", member)
+				b.drain(10)
+			}
+			if _, waits := DueScore(b.dueOf(member)); !waits {
+				b.Fatalf("%s: %q does not wait", c.what, member)
+			}
+			redistest.Want(b, c.what+": notes before", b.count("ZCARD", b.k.Turns), 2)
+			c.leave(member)
+			wantList(b, c.what+": turns of "+holder, b.texts("ZRANGE", b.k.Turns, "0", "-1"),
+				"a"+Separator+"busy"+Separator+first.EntryID)
+			redistest.Want(b, c.what+": scheduled", b.count("ZCARD", b.k.Due), c.left)
+		}
+	})
+}
+
+// A retry that holds its key is cancelled by its name: the next of the key goes on at once.
+func TestCancelOfARetryThatHoldsItsKeyPassesItOn(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		g := []string{"g"}
+		b.groups(g...)
+		b.enqueue(b.keyed("a1", "a", 9), b.keyed("a2", "a", 8))
+		e := b.wantDelivered(g, "a1")[0]
+		b.drain(10)
+		b.fail("g", e.EntryID, ActionRetry, ReasonMaxAttempts, "x")
+		token := b.token()
+		done, err := Cancel(b.ctx, b.c, b.k, []string{"a1" + Separator + "g" + Separator + e.EntryID}, Durability{})
+		if err != nil || !done[0] {
+			b.Fatal(done, err)
+		}
+		redistest.Want(b, "woke the bridge", b.token() != token, true)
+		b.ack("g", heldOf(b.wantDelivered(g, "a2")...)...)
+		b.wantNoTurns()
+	})
+}
+
+// Clients with plain commands, older ones, and users who may not write turns leave places: the sweep clears them away while the
+// key is held, a part at a time, and leaves those of messages that wait.
+func TestSweepClearsPlacesThatNobodyIsIn(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		items := []Item{b.keyed("held", "a", 1000)}
+		for i := range 250 {
+			items = append(items, b.keyed(fmt.Sprintf("m%03d", i), "a", 900-int64(i)))
+		}
+		b.enqueue(items...)
+		b.wantDelivered([]string{"g"}, "held")
+		for b.drain(1000); b.count("ZCARD", b.k.Turns) < 251; {
+			b.drain(1000)
+		}
+		for i := range 250 {
+			if i%2 == 0 {
+				b.do("ZREM", b.k.Due, fmt.Sprintf("m%03d", i))
+			}
+		}
+		b.do("ZADD", b.k.Due, "XX", ms(b.now()+60_000), "m001")
+		before := b.count("ZCARD", b.k.Turns)
+		one, err := PassTurns(b.ctx, b.c, b.k, TurnsPassed{}, 100)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if cleared := before - b.count("ZCARD", b.k.Turns); cleared == 0 || cleared > 100 || one.Place == "" {
+			b.Errorf("one step cleared %d of %d, and goes on behind %q", cleared, before, one.Place)
+		}
+		b.passTurns()
+		redistest.Want(b, "places and the holder", b.count("ZCARD", b.k.Turns), 125)
 	})
 }

@@ -159,7 +159,7 @@ func calls() []call {
 		{passTurnsScript, queue(func(k Keys) []string {
 			return []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns}
 		}), func(b *rig) error {
-			_, err := PassTurns(b.ctx, b.c, b.k, "", 0, 10)
+			_, err := PassTurns(b.ctx, b.c, b.k, TurnsPassed{}, 10)
 			return err
 		}},
 		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen, k.Turns} }), func(b *rig) error {

@@ -29,7 +29,7 @@ var (
 	cancelRetriesScript = load("cancel_retries",
 		[]string{"due", "payload", "meta", "turns", "wake", "policy", "history"}, []string{"cursor", "limit", "group"},
 		[]string{"id"})
-	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake", "policy", "history"},
+	rescheduleRetriesScript = load("reschedule_retries", []string{"due", "wake", "policy", "history", "meta", "turns"},
 		[]string{"cursor", "limit", "group", "when"},
 		[]string{"id"})
 )
@@ -48,8 +48,7 @@ func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 // RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
 func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When,
 	ids []string) (next string, moved []Waiting, err error) {
-	return rescheduleRetriesScript.walk(ctx, c, []string{k.Due, k.Wake, k.Policy, k.History},
-		append(append(append(w.args(), string(when)), ids...), k.Actor))
+	return rescheduleRetriesScript.walk(ctx, c, rescheduleKeys(k), append(append(append(w.args(), string(when)), ids...), k.Actor))
 }
 
 func (w Walk) args() []string {

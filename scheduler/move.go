@@ -111,9 +111,14 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			if outcome = moveRaced; absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
-			done, err := lua.Transact(ctx, c, k.Due, c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
+			removal := []rueidis.Completed{c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
 				c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
-				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build())
+				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build()}
+			if due, waits := lua.DueScore(there.score); waits { // its place in line goes with it
+				place := lua.Place(m.one.place(), due, m.one.member)
+				removal = append(removal, c.B().Zrem().Key(k.Turns).Member(place).Build())
+			}
+			done, err := lua.Transact(ctx, c, k.Due, removal...)
 			if done {
 				outcome = moveDone
 			}

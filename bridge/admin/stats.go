@@ -31,6 +31,7 @@ type Flow = inspect.Flow
 //		Stalled       Millis    // for how long messages have been overdue while nothing became ready
 //		NextDue       time.Time // the earliest due time that is still to come
 //		WaitForKey    int64     // of what is scheduled: due, and another message of their key is in flight
+//		Turns         int64     // notes of keys: one for each message in flight, and for each that waits
 //		LooksSeconds  int64     // due times that look like seconds where milliseconds belong
 //		// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
 //		Ready        int64

@@ -50,7 +50,7 @@ var (
 				"ZADD": {"due"}, "ZCARD": {"due"}, "ZRANGE": {"due"}, "ZSCORE": {"due"},
 				"WATCH": {"due", "payload", "meta"}, "UNWATCH": {""}, "MULTI": {""}, "EXEC": {""}, "XADD": {"wake"},
 				"INFO": {""}, "SCAN": {""}, "XINFO GROUPS": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XPENDING": {"stream"},
-				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due"}},
+				"XLEN": {"stream"}, "XREAD": {"wake", "duestream:wake"}, "ZREM": {"duestream:bridges", "due", "turns"}},
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"gateway": {

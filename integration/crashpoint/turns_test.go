@@ -21,7 +21,7 @@ func (s *scene) passTurns() (moved int) {
 	if s.number("EXISTS", s.k.Turns) == 0 {
 		return 0
 	}
-	done, err := lua.PassTurns(s.ctx, s.c, s.k, "", 0, 100)
+	done, err := lua.PassTurns(s.ctx, s.c, s.k, lua.TurnsPassed{}, 100)
 	s.must(err)
 	return done.Moved + done.Freed
 }
@@ -153,7 +153,7 @@ func turns() []scenario {
 			s.do("ZREMRANGEBYLEX", s.k.Turns, "[h"+lua.Separator+"wait", "(h"+lua.Separator+"wait ")
 			s.owe("a", "held", delivered, delivered)
 			return func(c rueidis.Client) error {
-				_, err := lua.PassTurns(s.ctx, c, s.k, "", 0, 100)
+				_, err := lua.PassTurns(s.ctx, c, s.k, lua.TurnsPassed{}, 100)
 				return err
 			}
 		}},

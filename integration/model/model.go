@@ -111,6 +111,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 		}
 		if scheduled {
 			verdict = lua.Replaced
+			q.leaveLine(item.ID)
 		}
 		item.Dedup = lua.Fresh
 	}
@@ -137,12 +138,18 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 // Cancel: scheduled → nothing, and the ID may be used again at once.
 func (q *Queue) Cancel(ids []string) []bool {
 	done := make([]bool, len(ids))
+	var held []turn
 	for i, id := range ids {
 		if _, done[i] = q.Scheduled[id]; done[i] {
+			q.leaveLine(id)
+			if key := q.Scheduled[id].key(); key != "" && strings.Contains(id, lua.Separator) {
+				held = append(held, turn{key, id})
+			}
 			delete(q.Scheduled, id)
 			delete(q.Windows, id)
 		}
 	}
+	q.passOn(held)
 	return done
 }
 
@@ -151,6 +158,7 @@ func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
 	due = when(to, q.Now)
 	m, moved := q.Scheduled[id]
 	if moved {
+		q.leaveLine(id)
 		m.Due = float64(due)
 		q.Scheduled[id] = m
 	}

@@ -154,8 +154,8 @@ func (q *Queue) tells(what string, before *Queue) bool {
 }
 
 // PassTurns is the sweep of keys: what is done with in every group, or gone, holds its key no more; who waits without a note, or
-// without a key, is due again.
-func (q *Queue) PassTurns(cursor string, rank, limit int) lua.TurnsPassed {
+// without a key, is due again; places that nobody is in are cleared away.
+func (q *Queue) PassTurns(from lua.TurnsPassed, limit int) lua.TurnsPassed {
 	var keys []string
 	for note := range q.Turns {
 		key, _, _ := strings.Cut(note, lua.Separator)
@@ -166,7 +166,7 @@ func (q *Queue) PassTurns(cursor string, rank, limit int) lua.TurnsPassed {
 	var there, held []turn
 	looked := 0
 	for _, key := range slices.Compact(keys) {
-		if key <= cursor {
+		if key <= from.Cursor {
 			continue
 		}
 		if looked == limit {
@@ -190,8 +190,39 @@ func (q *Queue) PassTurns(cursor string, rank, limit int) lua.TurnsPassed {
 		}
 		t.Moved += q.handOn([]turn{h})
 	}
-	t.Rank = q.findWaiting(rank, limit, &t)
+	t.Rank = q.findWaiting(from.Rank, limit, &t)
+	q.clearPlaces(from.Place, limit, &t)
 	return t
+}
+
+// clearPlaces looks at limit notes behind one, and deletes the places of messages that do not wait there.
+func (q *Queue) clearPlaces(behind string, limit int, t *lua.TurnsPassed) {
+	looked := 0
+	for _, note := range slices.Sorted(maps.Keys(q.Turns)) {
+		if note <= behind {
+			continue
+		}
+		if looked == limit {
+			return
+		}
+		looked, t.Place = looked+1, note
+		_, at, member, waits := parseWait(note)
+		if m, ok := q.Scheduled[member]; waits && !(ok && m.Due == parked+at) {
+			delete(q.Turns, note)
+			t.Cleared++
+		}
+	}
+	if looked < limit {
+		t.Place = "" // came round
+	}
+}
+
+// leaveLine takes away the place of a member that waits, before it is cancelled, moved or replaced.
+func (q *Queue) leaveLine(member string) {
+	m := q.Scheduled[member]
+	if key := m.key(); key != "" && isParked(m.Due) {
+		delete(q.Turns, inLine(key, m.Due-parked, member))
+	}
 }
 
 // lookAt adds who holds a key to those that are there, or gone.

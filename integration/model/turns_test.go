@@ -39,8 +39,8 @@ func (r *run) passTurnsUpTo(limit int) lua.TurnsPassed {
 	from := r.turns
 	r.turns = step(r, fmt.Sprintf("pass turns from %q, %d, %d", from.Cursor, from.Rank, limit),
 		func(ctx context.Context) (lua.TurnsPassed, error) {
-			return lua.PassTurns(ctx, r.c, r.k, from.Cursor, from.Rank, limit)
-		}, func(q *Queue, _ lua.TurnsPassed) lua.TurnsPassed { return q.PassTurns(from.Cursor, from.Rank, limit) })
+			return lua.PassTurns(ctx, r.c, r.k, from, limit)
+		}, func(q *Queue, _ lua.TurnsPassed) lua.TurnsPassed { return q.PassTurns(from, limit) })
 	return r.turns
 }
 

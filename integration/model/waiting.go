@@ -27,6 +27,7 @@ func (q *Queue) CancelRetries(id, group string) []string {
 		if key := q.Scheduled[member].key(); key != "" {
 			held = append(held, turn{key, member})
 		}
+		q.leaveLine(member)
 		delete(q.Scheduled, member)
 	}
 	q.passOn(held)
@@ -37,6 +38,7 @@ func (q *Queue) CancelRetries(id, group string) []string {
 func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	members := q.Waiting(id, group)
 	for _, member := range members {
+		q.leaveLine(member)
 		m := q.Scheduled[member]
 		m.Due = float64(when(to, q.Now))
 		q.Scheduled[member] = m
@@ -61,6 +63,7 @@ func (q *Queue) Expire(members []string) []lua.Expired {
 			m.Meta[lua.FieldExpires] = decimal(q.Now)
 		}
 		if !due {
+			q.leaveLine(member)
 			m.Due = float64(q.Now)
 		}
 		q.Scheduled[member], answers[i] = m, lua.ExpireNow

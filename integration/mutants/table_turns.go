@@ -99,6 +99,24 @@ var turnsMutants = []mutant{
 		test: []string{"-run", "TestOddTurns", "./lua"},
 	},
 	{
+		name: "who leaves the line leaves its place", file: "lua/lib/key.lua",
+		old:  "in_chunks('ZREM', k.turns, k.places)",
+		new:  "return k.places",
+		test: []string{"-run", "TestWhoLeavesTheLine", "./lua"},
+	},
+	{
+		name: "a retry that is cancelled by its name keeps its key", file: "lua/cancel.lua",
+		old:  "add_pair(k.held, key, id)",
+		new:  "",
+		test: []string{"-run", "TestCancelOfARetryThatHoldsItsKey", "./lua"},
+	},
+	{
+		name: "nobody clears away the places of who was cancelled by plain commands", file: "lua/pass_turns.lua",
+		old:  "if member and not (score and parked_due(score) == tonumber(at)) then",
+		new:  "if false then",
+		test: []string{"-run", "TestSweepClearsPlaces", "./lua"},
+	},
+	{
 		name: "a hundred that were cancelled end a sweep", file: "lua/pass_turns.lua",
 		old:  "if more then freed, cursor =",
 		new:  "if false then freed, cursor =",

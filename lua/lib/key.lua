@@ -9,6 +9,16 @@ local function in_line(key, due, member)
   return key .. SEP .. 'wait' .. SEP .. string.format('%016.0f', due) .. SEP .. member
 end
 
+-- The place in line of a member of the schedule whose score says that it waits for its key; nil when it does not.
+local function place_of(key, score, member)
+  local at = key and score and parked_due(score)
+  return at and in_line(key, at, member)
+end
+
+-- Takes k.places out of k.turns: the messages were cancelled, moved or replaced. A place that stays is passed over, and cleared away by the sweep
+-- of keys.
+local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
+
 -- What comes first of a key: 'busy' and the holder, or 'wait', its due time and the member; or nothing.
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
@@ -31,6 +41,25 @@ local function awaits_turn(q, key, member, at)
   redis.call('ZADD', q.due, 'XX', digits(PARKED + at), member)
   if kind == 'wait' then add_pair(q.held, key, '') end -- nobody is in flight
   return true
+end
+
+-- The key that a meta names, if any.
+local function key_in(meta)
+  if not meta or not string.find(meta, '"key"', 1, true) then return nil end
+  local ok, fields = pcall(cjson.decode, meta)
+  local key = ok and type(fields) == 'table' and fields['key']
+  return type(key) == 'string' and is_group(key) and key or nil
+end
+
+-- Notes in k.places the place that a member has, by its score; its key is in the hash meta. To be asked before it leaves, or moves. It reads a MiB
+-- in a call, and one meta more; the sweep of keys clears the rest away. Returns how many bytes it read.
+local function note_place(k, meta, score, member)
+  if not k.turns or not score or not parked_due(score) or (k.read or 0) >= MOST_BYTES then return 0 end
+  local fields = redis.call('HGET', meta, member)
+  local bytes = fields and #fields or 0
+  k.places[#k.places + 1] = place_of(key_in(fields), score, member)
+  k.read = (k.read or 0) + bytes
+  return bytes
 end
 
 local MOST_PASSED = 100 -- of those in line that do not wait any more
@@ -66,14 +95,6 @@ end
 local function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
-end
-
--- The key that a meta names, if any.
-local function key_in(meta)
-  if not meta or not string.find(meta, '"key"', 1, true) then return nil end
-  local ok, fields = pcall(cjson.decode, meta)
-  local key = ok and type(fields) == 'table' and fields['key']
-  return type(key) == 'string' and is_group(key) and key or nil
 end
 
 -- Notes the key of an entry that may leave a pending list. k: keys of the queue, by their names. To be asked before the first write.

@@ -78,12 +78,13 @@ local function unschedule(due, payload, meta, replaced)
   end
 end
 
--- The score of each member, as text; false for one that is not there.
-local function scores(key, members)
-  local found = {}
-  for first = 1, #members, 1000 do
-    local some = redis.call('ZMSCORE', key, unpack(members, first, math.min(first + 999, #members)))
-    if first == 1 then found = some else extend_values(found, some) end
+-- The due times of IDs that are scheduled, and the ends of the windows of those that are remembered, as text; false for the others.
+local function known_of(due, seen, ids)
+  local scheduled, windows = {}, {}
+  for first = 1, #ids, 1000 do
+    local last = math.min(first + 999, #ids)
+    extend_values(scheduled, redis.call('ZMSCORE', due, unpack(ids, first, last)))
+    extend_values(windows, redis.call('ZMSCORE', seen, unpack(ids, first, last)))
   end
-  return found
+  return scheduled, windows
 end

@@ -34,6 +34,7 @@ type figures struct {
 	windows      int64
 	looksSeconds int64            // due times that look like seconds
 	parked       int64            // messages that wait for their keys
+	turns        int64            // who is in flight, and who waits, of all keys
 	memory       map[string]int64 // by the last part of a key's name
 	warnings     []string
 }
@@ -128,7 +129,8 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 			view.Number(b().Zcount().Key(k.Due).Min("1e9").Max("1e11").Build(), &p.looksSeconds),
 			view.Number(b().Zcard().Key(k.Seen).Build(), &p.windows),
 			view.Scores(b().Zrangebyscore().Key(k.Due).Min("("+now).Max("("+lua.ParkedFrom).Withscores().Limit(0, 1).Build(), &p.upcoming),
-			view.Number(b().Zcount().Key(k.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build(), &p.parked))
+			view.Number(b().Zcount().Key(k.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build(), &p.parked),
+			view.Number(b().Zcard().Key(k.Turns).Build(), &p.turns))
 	}
 	return all
 }
@@ -269,6 +271,7 @@ func sum(parts []*partition) (whole figures) {
 		whole.windows += p.windows
 		whole.looksSeconds += p.looksSeconds
 		whole.parked += p.parked
+		whole.turns += p.turns
 		for name, n := range p.memory {
 			if whole.memory == nil {
 				whole.memory = map[string]int64{}

@@ -119,7 +119,7 @@ type stateBudget struct{ letterBytes, measures, scans, unreadBytes int }
 // statePartition is a partition as it is read.
 type statePartition struct {
 	*partition
-	memory [5]int64
+	memory [6]int64
 
 	deniedScan bool // ZSCAN, which counts retries
 	retried    rueidis.ScanEntry
@@ -182,7 +182,8 @@ func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
 	next := b().Zrange().Key(k.Due).Min("("+now).Max("("+lua.ParkedFrom).Byscore().Limit(0, 1).Withscores().Build()
 	fresh := b().Xrevrange().Key(k.Dead).End("+").Start("(" + r.letters[p.name].last).Count(1).Build()
-	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh))
+	return append(r.counts(p.partition), view.Scores(next, &p.upcoming), view.Entries(fresh, &p.fresh),
+		view.Number(b().Zcard().Key(k.Turns).Build(), &p.turns))
 }
 
 // streamMemory is where statePartition.memory has the size of the stream.
@@ -194,7 +195,7 @@ func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 	for i, one := range []struct {
 		key   string
 		holds int64
-	}{{k.Due, p.scheduled}, {k.Payload, p.scheduled}, {k.Meta, p.metas}, {k.Stream, p.entries}, {k.Dead, p.figures.dead}} {
+	}{{k.Due, p.scheduled}, {k.Payload, p.scheduled}, {k.Meta, p.metas}, {k.Stream, p.entries}, {k.Dead, p.figures.dead}, {k.Turns, p.turns}} {
 		if one.holds > 0 && p.err == nil {
 			lists = append(lists, []view.Question{view.Number(r.c.B().MemoryUsage().Key(one.key).Build(), &p.memory[i])})
 		}

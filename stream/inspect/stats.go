@@ -36,6 +36,7 @@ type QueueStats struct {
 	NextDue       time.Time   `json:"next_due,omitzero"` // the earliest due time that is still to come
 
 	WaitForKey   int64 `json:"wait_for_key,omitempty"`   // of what is scheduled: due, and another message of their key is in flight
+	Turns        int64 `json:"turns,omitempty"`          // notes of keys: one for each message in flight, and for each that waits
 	LooksSeconds int64 `json:"due_in_seconds,omitempty"` // due times that look like seconds where milliseconds belong
 
 	// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
@@ -132,7 +133,7 @@ func statsOf(queue string, parts []*partition) QueueStats {
 	f, policy := sum(parts), parts[0].policies[""]
 	s := QueueStats{
 		Queue: queue, Partitions: len(parts), Held: policy.Held, Flow: f.flow, Scheduled: f.scheduled, Overdue: f.overdue,
-		OldestOverdue: f.behind, Stalled: f.stalled, LooksSeconds: f.looksSeconds, WaitForKey: f.parked,
+		OldestOverdue: f.behind, Stalled: f.stalled, LooksSeconds: f.looksSeconds, WaitForKey: f.parked, Turns: f.turns,
 		NewestDead: f.letterAge, NextDue: f.next,
 		Ready: f.ready, ReadyApprox: f.readyApprox, Entries: f.entries, Dead: f.dead,
 		DedupWindows: f.windows, Groups: []GroupStats{}, Memory: f.memory, Policy: policy, Warnings: f.warnings,
@@ -194,7 +195,7 @@ func (p *partition) keyTypes() []struct{ name, key, want string } {
 	return []struct{ name, key, want string }{
 		{"due", k.Due, "zset"}, {"payload", k.Payload, "hash"}, {"meta", k.Meta, "hash"}, {"stream", k.Stream, "stream"},
 		{"dead", k.Dead, "stream"}, {"wake", k.Wake, "stream"}, {"policy", k.Policy, "hash"}, {"seen", k.Seen, "zset"},
-		{"calm", k.Calm, "hash"},
+		{"calm", k.Calm, "hash"}, {"turns", k.Turns, "zset"},
 	}
 }
 

@@ -69,6 +69,7 @@ func TestStatsCountEverything(t *testing.T) {
 		}
 		soon := now.Add(time.Minute).Truncate(time.Millisecond)
 		r.Do("ZADD", r.Keys.Due, fmt.Sprint(soon.UnixMilli()), "soon", fmt.Sprint(now.Add(-20*time.Second).UnixMilli()), "late")
+		r.Do("ZADD", r.Keys.Turns, "0", "a"+lua.Separator+"busy"+lua.Separator+"5-0")
 		r.Do("ZADD", r.Keys.Seen, fmt.Sprint(now.Add(time.Hour).UnixMilli()), "x")
 
 		st := r.stats()
@@ -82,6 +83,7 @@ func TestStatsCountEverything(t *testing.T) {
 		redistest.Want(t, "entries", st.Entries, int64(20))
 		redistest.Want(t, "dead", st.Dead, int64(4))
 		redistest.Want(t, "windows", st.DedupWindows, int64(1))
+		redistest.Want(t, "turns", st.Turns, int64(1))
 		if len(st.Groups) != 3 {
 			t.Fatalf("groups %+v", st.Groups)
 		}
@@ -104,7 +106,7 @@ func TestStatsCountEverything(t *testing.T) {
 		redistest.Want(t, "two: retrying", two.Retrying, int64(0))
 		redistest.Want(t, "two: policy", two.Policy.MaxAttempts, 3)
 		redistest.Want(t, "policy", st.Policy, stream.DefaultPolicy())
-		for _, key := range []string{"due", "stream", "dead", "policy", "seen"} {
+		for _, key := range []string{"due", "stream", "dead", "policy", "seen", "turns"} {
 			if st.Memory[key] <= 0 {
 				t.Errorf("memory of %s: %d", key, st.Memory[key])
 			}

@@ -117,16 +117,16 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 }
 
 // PassTurns does one pass over the keys of messages: where who held one is gone, or done with, the next one goes on. It returns
-// how many did, and how many holders were gone. One round trip per 100 keys, at most turnCalls; the next pass goes on from there.
+// how many did, how many holders were gone, and how many places nobody was in. One round trip per 100 keys, at most turnCalls; the next pass goes on from there.
 func (t *Trimmer) PassTurns(ctx context.Context) (moved int, err error) {
-	keys, members := false, false // whether it came round
-	for n := 0; n < turnCalls && !(keys && members); n++ {
-		if t.turns, err = lua.PassTurns(ctx, t.client, t.keys, t.turns.Cursor, t.turns.Rank, turnLimit); err != nil {
+	keys, members, places := false, false, false // whether it came round
+	for n := 0; n < turnCalls && !(keys && members && places); n++ {
+		if t.turns, err = lua.PassTurns(ctx, t.client, t.keys, t.turns, turnLimit); err != nil {
 			t.turns = lua.TurnsPassed{}
 			return moved, fmt.Errorf("pass turns of %s: %w", t.queue, err)
 		}
-		moved += t.turns.Moved + t.turns.Freed
-		keys, members = keys || t.turns.Cursor == "", members || t.turns.Rank == 0
+		moved += t.turns.Moved + t.turns.Freed + t.turns.Cleared
+		keys, members, places = keys || t.turns.Cursor == "", members || t.turns.Rank == 0, places || t.turns.Place == ""
 	}
 	return moved, nil
 }

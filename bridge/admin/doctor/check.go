@@ -176,6 +176,8 @@ var (
 	limited = check("D312", "limited", Note, "messages are overdue in a queue with a release rate or a ready limit",
 		"they become ready as these allow",
 		"duestream queue set {queue} rate= ready_limit= takes them back; with a ready limit, which group lags? duestream stats {queue}")
+	emptyPlaces = check("D313", "empty-places", Note, "messages that waited for their key left places in line behind",
+		"they take memory", "bridges clear them away within a minute: are they running? Plain commands that cancel leave them")
 )
 
 // Streams and groups.

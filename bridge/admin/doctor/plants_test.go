@@ -106,6 +106,14 @@ var defects = []plant{
 		p.do("HSET", p.keys.Meta, retry("gone"), `{"id":"id","for":"gone","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("gone"))
 	}},
+	{"D313", "a place in line that nobody is in", func(p *patient) {
+		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f0000000000000005\x1fgone")
+	}},
+	{"", "one that somebody is in", func(p *patient) {
+		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f1795216995000\x1fa", "0", "k\x1fbusy\x1f5-0")
+		p.do("HSET", p.keys.Meta, "a", `{"key":"k"}`)
+		p.do("ZADD", p.keys.Due, "4001795216995000", "a")
+	}},
 	{"D401", "no group", func(p *patient) { p.do("XGROUP", "DESTROY", p.keys.Stream, "g"); p.entry(p.keys, 0) }},
 	{"D402", "no consumer", func(p *patient) {
 		p.do("XGROUP", "DELCONSUMER", p.keys.Stream, "g", "c")

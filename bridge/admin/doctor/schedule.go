@@ -30,6 +30,59 @@ func (l *look) schedule(p place) {
 		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
 	l.overdue(p)
+	l.places(p)
+}
+
+// places looks at who stands in line for a key: each place is of a message that waits, and is due then.
+func (l *look) places(p place) {
+	var empty defects
+	way := &tour{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns, one: "note", many: "notes", about: "about ",
+		all: l.number(l.c.B().Zcard().Key(p.keys.Turns).Build())}
+	l.scan(func(cursor uint64) rueidis.Completed {
+		return l.c.B().Zscan().Key(p.keys.Turns).Cursor(cursor).Count(pageItems).Build()
+	}, func(elements []string) bool {
+		var notes []string
+		for i := 0; i+1 < len(elements); i += 2 {
+			notes = append(notes, elements[i])
+		}
+		empty.add(l.emptyOf(p, notes)...)
+		return way.more(len(notes))
+	})
+	l.confirm(emptyPlaces, p, p.keys.Turns, "", &empty, "place that nobody is in", "places that nobody is in",
+		func(l *look, notes []string) (left, texts []string) {
+			scores := l.list(l.c.B().Zmscore().Key(p.keys.Turns).Member(notes...).Build())
+			for i, note := range notes {
+				if i < len(scores) && !scores[i].IsNil() {
+					left = append(left, note)
+				}
+			}
+			left = l.emptyOf(p, left)
+			for _, note := range left {
+				texts = append(texts, shown(note))
+			}
+			return left, texts
+		})
+}
+
+// emptyOf returns the places among some notes of keys that nobody is in.
+func (l *look) emptyOf(p place, notes []string) (empty []string) {
+	var places, members []string
+	var due []float64
+	for _, note := range notes {
+		if member, at, ok := lua.ParsePlace(note); ok {
+			places, members, due = append(places, note), append(members, member), append(due, at)
+		}
+	}
+	if len(members) == 0 {
+		return nil
+	}
+	for i, score := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
+		is, err := score.AsFloat64()
+		if at, waits := lua.DueScore(is); err != nil || !waits || at != due[i] {
+			empty = append(empty, places[i])
+		}
+	}
+	return empty
 }
 
 // overdue looks at the head of the schedule. When the head moves on somebody drains the queue, and the messages are only late.
