@@ -117,12 +117,6 @@ var turnsMutants = []mutant{
 		test: []string{"-run", "TestSweepClearsPlaces", "./lua"},
 	},
 	{
-		name: "a hundred that were cancelled end a sweep", file: "lua/pass_turns.lua",
-		old:  "if more then freed, cursor =",
-		new:  "if false then freed, cursor =",
-		test: []string{"-run", "TestManyCancelledInLine", "./lua"},
-	},
-	{
 		name: "more keys than one look is for are left to the sweep", file: "lua/lib/key.lua",
 		old:  "for first = 1, #groups > 0 and #left or 0, most do",
 		new:  "for first = 1, #left <= most and #left or 0, most do",
