@@ -116,7 +116,7 @@ func fullWays() []fullWay {
 			b.do("XACK", b.k.Stream, "g", pending(b)[0].Entry)
 			b.do("XDEL", b.k.Stream, pending(b)[0].Entry)
 		}, func(b *rig) error {
-			_, err := PassTurns(b.ctx, b.c, b.k, "", 0, 10)
+			_, err := PassTurns(b.ctx, b.c, b.k, TurnsPassed{}, 10)
 			return err
 		}},
 		{removeRecurrenceScript, "takes back what was planned", func(b *rig) {
