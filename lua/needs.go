@@ -264,7 +264,8 @@ func refuseWhoLacks(file string, all []Need) string {
 	// Not all clients give these: what few queues use, and, to a function, turns, the history, and what stands behind either.
 	turns, history := slices.Index(names, "turns"), slices.Index(names, "history")
 	optional := func(key int) bool {
-		return key >= 0 && (turns >= 0 && key >= turns || history >= 0 && key >= history || slices.Contains([]string{"policy", "rate", "history"}, names[key]))
+		return key >= 0 && (turns >= 0 && key >= turns || history >= 0 && key >= history ||
+			slices.Contains([]string{"policy", "rate", "history"}, names[key]))
 	}
 	check := func(command string, key int) {
 		what, where := "'"+strings.Join(append(strings.Fields(command), wordsBeforeKey[command]...), "', '")+"'", "''"

@@ -48,7 +48,8 @@ func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 // RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
 func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When,
 	ids []string) (next string, moved []Waiting, err error) {
-	return rescheduleRetriesScript.walk(ctx, c, rescheduleKeys(k), append(append(append(w.args(), string(when)), ids...), k.Actor))
+	return rescheduleRetriesScript.walk(ctx, c, rescheduleKeys(k),
+		append(append(append(w.args(), string(when)), ids...), k.Actor))
 }
 
 func (w Walk) args() []string {

@@ -26,6 +26,7 @@ var (
 //		Does    string
 //		Keys    []string
 //		More    []string
+//		Later   []string
 //		Args    []string
 //		Each    []string // sent for every item, after Args
 //		Returns string

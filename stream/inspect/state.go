@@ -195,7 +195,8 @@ func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 	for i, one := range []struct {
 		key   string
 		holds int64
-	}{{k.Due, p.scheduled}, {k.Payload, p.scheduled}, {k.Meta, p.metas}, {k.Stream, p.entries}, {k.Dead, p.figures.dead}, {k.Turns, p.turns}} {
+	}{{k.Due, p.scheduled}, {k.Payload, p.scheduled}, {k.Meta, p.metas}, {k.Stream, p.entries}, {k.Dead, p.figures.dead},
+		{k.Turns, p.turns}} {
 		if one.holds > 0 && p.err == nil {
 			lists = append(lists, []view.Question{view.Number(r.c.B().MemoryUsage().Key(one.key).Build(), &p.memory[i])})
 		}

@@ -117,7 +117,8 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 }
 
 // PassTurns does one pass over the keys of messages: where who held one is gone, or done with, the next one goes on. It returns
-// how many did, how many holders were gone, and how many places nobody was in. One round trip per 100 keys, at most turnCalls; the next pass goes on from there.
+// how many did, how many holders were gone, and how many places nobody was in. One round trip per 100 keys, at most turnCalls;
+// the next pass goes on from there.
 func (t *Trimmer) PassTurns(ctx context.Context) (moved int, err error) {
 	keys, members, places := false, false, false // whether it came round
 	for n := 0; n < turnCalls && !(keys && members && places); n++ {
