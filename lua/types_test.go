@@ -30,12 +30,16 @@ func (c call) spared(b *rig) []string {
 func (c call) sparedElse(b *rig) []string {
 	switch c.script {
 	case enqueueScript: // schedules, because others are overdue
-		return []string{b.k.Stream, b.k.Wake}
+		return []string{b.k.Stream, b.k.Wake, b.k.Turns}
+	case rescheduleScript, rescheduleRetriesScript: // of messages that do not wait for a key
+		return []string{b.k.Meta, b.k.Turns}
+	case expireScript:
+		return []string{b.k.Turns}
 	case drainScript:
 		return []string{b.k.Dead, b.k.Rate, b.k.Turns} // read where the policy has a rate; a text that is no number is none
 	case retryScript:
 		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
-	case reclaimScript, cancelRetriesScript:
+	case reclaimScript, cancelScript, cancelRetriesScript:
 		return []string{b.k.Wake, b.k.Turns}
 	case enqueueFreshScript:
 		return []string{b.k.Wake}
@@ -57,11 +61,11 @@ func calls() []call {
 	exits := queue(func(k Keys) []string {
 		return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Turns, k.Policy, k.History}
 	})
-	waking := queue(func(k Keys) []string { return []string{k.Due, k.Wake, k.Policy, k.History} })
+	waking := queue(rescheduleKeys)
 	stream := queue(func(k Keys) []string { return []string{k.Stream} })
 	return []call{
 		{enqueueScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.History, k.Turns}
 		}), func(b *rig) error {
 			meta := EncodeMeta(map[string]string{"a": "b"}, 0, time.Time{})
 			_, err := Enqueue(b.ctx, b.c, b.k, Token{Name: "t", Window: time.Hour}, []Item{
@@ -80,7 +84,7 @@ func calls() []call {
 				return err
 			}},
 		{cancelScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History}
+			return []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History, k.Turns, k.Wake}
 		}), func(b *rig) error {
 			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err
@@ -100,7 +104,7 @@ func calls() []call {
 			return err
 		}},
 		{expireScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Meta, k.Wake, k.Policy, k.History}
+			return []string{k.Due, k.Meta, k.Wake, k.Policy, k.History, k.Turns}
 		}), func(b *rig) error {
 			_, err := Expire(b.ctx, b.c, b.k, []string{"m", "due"})
 			return err
