@@ -42,10 +42,20 @@ connect() {
 }
 from_cli=''
 
+# read_reply — reads the beginning of a reply. When the connection breaks, redis-cli prints the lines that are skipped here, connects,
+# and sends the command again. Ending it at such a line would lose a message that the server has just given to it.
+read_reply() {
+  local patience=5
+  while IFS= read -r -n 8192 -t "$patience" reply <&"$from_cli"; do
+    case $reply in '' | 'I/O error' | 'Could not connect to '*) patience=3 ;; *) return 0 ;; esac
+  done
+  return 1
+}
+
 # call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
 call() {
   reply=
-  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && IFS= read -r -n 8192 -t 5 reply <&"$from_cli"; } 2>/dev/null; then
+  if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && read_reply; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
   elif [ "${#reply}" = 8192 ]; then # reading and parsing takes its time, and the entry ages meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
