@@ -34,8 +34,8 @@ if #args > 5 then forget_left(due, name, plan) end -- else something may be left
 local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
-  plan.recent[#plan.recent + 1] = args[i]
-  if not redis.call('ZSCORE', due, id) then -- somebody's own
+  if not redis.call('ZSCORE', due, id) then -- else it is somebody's own, and is neither overwritten nor taken back
+    plan.recent[#plan.recent + 1] = args[i]
     soonest = math.min(soonest or math.huge, tonumber(args[i + 1]))
     add_pair(members, args[i + 1], id)
     if body ~= '' then add_pair(bodies, id, body) end

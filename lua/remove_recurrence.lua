@@ -21,10 +21,17 @@ if bad then return bad end
 if name == '' then return redis.error_reply('ERR name does not parse') end
 local plan, back, more, revision = plan_of(redis.call('HGET', planned, name)), {}, false, next_revision(planned)
 if plan.version then back, more = split_plan(due, payload, meta, name, plan, 0) end
+local function is_alone(key, ...) -- whether a hash has no other fields
+  local n = redis.call('HLEN', key)
+  for _, field in ipairs({...}) do n = n - redis.call('HEXISTS', key, field) end
+  return n == 0
+end
+local last = is_alone(recurring, name) and is_alone(planned, name, '')
 -- Everything is known before the first write.
-local rest = more and {name, plan_text(plan), '', revision} or {'', revision}
 local removed = more and LATER or redis.call('HDEL', recurring, name)
 take_back(due, payload, meta, back, story)
-if more or redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, unpack(rest)) end
+if more then redis.call('HSET', planned, name, plan_text(plan), '', revision)
+elseif last then redis.call('HDEL', planned, name, '') -- nobody has to tell states apart any more
+elseif redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
 if story then pcall(tell, story) end
 return {removed, #back}

@@ -436,4 +436,16 @@ var mutants = []mutant{
 		new:  "!w.Again(ctx, nil) {",
 		test: []string{"-run", "TestAMasterThatNobodyKnewIsFollowed", "./integration"},
 	},
+	{
+		name: "a message of somebody's own is remembered as planned", file: "lua/plan.lua",
+		old:  "  end\nend\nplan.used = plan.used",
+		new:  "  else plan.recent[#plan.recent + 1] = args[i] end\nend\nplan.used = plan.used",
+		test: []string{"-run", "TestAMessageOfSomebodysOwnIsNotTakenBack", "./scheduler/planner"},
+	},
+	{
+		name: "the last recurrence leaves its count of changes", file: "lua/remove_recurrence.lua",
+		old:  "elseif last then redis.call('HDEL', planned, name, '')",
+		new:  "elseif last and false then redis.call('HDEL', planned, name, '')",
+		test: []string{"-run", "TestTheLastRecurrenceLeavesNoField", "./scheduler/planner"},
+	},
 }

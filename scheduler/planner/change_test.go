@@ -3,6 +3,7 @@ package planner
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -193,4 +194,83 @@ func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 	b.Do("XACK", b.Keys.Stream, "g", entry)
 	b.pass(b.fresh())
 	redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
+}
+
+// A message of somebody's own that has the ID of an occurrence takes its place. It is neither overwritten nor taken back with the
+// recurrence, whatever is done to that.
+func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	for what, do := range map[string]func(b *bench) error{
+		"removed": func(b *bench) error {
+			_, err := b.Remove(t.Context(), b.Rig.Queue, "r")
+			return err
+		},
+		"paused": func(b *bench) error {
+			_, err := b.Pause(t.Context(), b.Rig.Queue, "r", true)
+			return err
+		},
+		"changed": func(b *bench) error {
+			b.put(recurrence.Spec{Every: 48 * time.Hour, Paused: true, Payload: []byte("other")})
+			return nil
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.put(recurrence.Spec{Every: 240 * time.Hour, Payload: []byte("planned")})
+			id := b.scheduled()[0]
+			if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
+				t.Fatal(err)
+			}
+			own := []lua.Item{{ID: id, When: lua.After(30 * time.Minute), Payload: []byte("own")}}
+			if _, err := lua.Enqueue(t.Context(), b.Client, b.Keys, lua.Token{}, own, lua.Durability{}); err != nil {
+				t.Fatal(err)
+			}
+			b.put(recurrence.Spec{Every: 240 * time.Hour, Payload: []byte("planned")})
+			b.pass(b.fresh())
+			if err := do(b); err != nil {
+				t.Fatal(err)
+			}
+			redistest.Want(t, "scheduled", strings.Join(b.scheduled(), " "), id)
+			m := b.Do("HGET", b.Keys.Payload, id)
+			body, err := m.ToString()
+			redistest.Want(t, fmt.Sprint("payload ", err), body, "own")
+		})
+	}
+}
+
+// When the last recurrence is removed nothing is left of any, by whomever it is removed.
+func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	left := func(what string) {
+		t.Helper()
+		for _, key := range []string{b.Keys.Recurring, b.Keys.Planned, b.Keys.Due, b.Keys.Payload, b.Keys.Meta} {
+			m := b.Do("EXISTS", key)
+			n, err := m.AsInt64()
+			redistest.Want(t, fmt.Sprint(what, ": keys named ", key, " ", err), n, 0)
+		}
+	}
+	b.put(recurrence.Spec{Every: time.Hour})
+	q := b.fresh()
+	b.pass(q)
+	if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
+		t.Fatal(err)
+	}
+	b.pass(q)
+	left("removed")
+	b.put(recurrence.Spec{Every: time.Hour})
+	b.pass(q)
+	b.Do("HDEL", b.Keys.Recurring, "r")
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	b.pass(q)
+	left("removed by a plain client")
+	b.Do("HSET", b.Keys.Recurring, "wrong", "{")
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	b.pass(q)
+	b.Do("HDEL", b.Keys.Recurring, "wrong")
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	b.pass(q)
+	left("a wrong one, of which nothing was planned")
+	redistest.Want(t, "empty", q.Empty(), true)
 }

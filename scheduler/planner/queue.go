@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -202,8 +203,12 @@ func (q *Queue) readAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	gone := maps.Clone(plans)
+	for name := range q.items { // also one of which nothing was planned: the last one leaves no field behind
+		gone[name] = ""
+	}
 	q.items = items
-	for name := range plans {
+	for name := range gone {
 		if name != "" && items[name] == nil {
 			errs = append(errs, q.forget(ctx, name))
 		}
