@@ -66,6 +66,7 @@ func (o *operator) abilities() []ability {
 			return want(err, "queues", names, []string{queue})
 		}},
 		{"Admin.CheckKnown", func(ctx context.Context) error { return a.CheckKnown(ctx, queue) }},
+		{"Admin.CheckGroup", func(ctx context.Context) error { return a.CheckGroup(ctx, queue, "g") }},
 		{"Admin.Partitions", func(ctx context.Context) error {
 			counts, err := a.Partitions(ctx, queue)
 			return want(err, "partitions", counts.Latest(), 5)
@@ -74,6 +75,8 @@ func (o *operator) abilities() []ability {
 			counts, err := a.SetPartitions(ctx, queue, 7, nil)
 			return want(err, "partitions", counts.Latest(), 7)
 		}},
+		{"Admin.Register", func(ctx context.Context) error { return a.Register(ctx, queue) }},
+		{"Admin.MakeReady", func(ctx context.Context) error { return a.MakeReady(ctx, queue) }},
 		{"Admin.Bridges", func(ctx context.Context) error {
 			all, err := a.Bridges(ctx)
 			return want(err, "bridges", len(all), 1)

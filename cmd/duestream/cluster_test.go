@@ -22,8 +22,8 @@ var notOnACluster = map[string]string{
 
 // commandsOnACluster are command lines, each with what its output must contain. $letter is a dead letter, $dir a directory.
 var commandsOnACluster = []struct{ line, says, stdin string }{
+	{line: "queue set q max_attempts=1 history=100 --create"},
 	{line: "queue partitions q 5", says: "5"},
-	{line: "queue set q max_attempts=1 history=100"},
 	{line: "queue show q", says: "max_attempts"},
 	{line: "schedule q --in 1h --id a --dedup 1h x", says: "a"},
 	{line: "schedule q --in 1h --id b x", says: "b"},
