@@ -116,6 +116,10 @@ func TestAPolicyIsChangedOnlyAsItWasSeen(t *testing.T) {
 	if back != tag || next == tag {
 		t.Errorf("tags %s, %s, %s", tag, next, back)
 	}
+	r.do("PATCH", path, `{"handler_timeout_ms":60000}`, json).want(http.StatusOK).has(`"handler_timeout_ms":60000`)
+	r.do("PATCH", path, `{"handler_timeout_ms":-1}`, json).refused(http.StatusUnprocessableEntity, typeInvalid).
+		has(`"field":"handler_timeout_ms"`)
+	r.do("PATCH", path, `{"handler_timeout_ms":null}`, json).want(http.StatusOK)
 	r.do("PATCH", path+"?group=g", `{"max_attempts":3}`, json).want(http.StatusOK).has(`"max_attempts":3`)
 	r.do("GET", path, "").has(`"max_attempts":40`)
 	for body, field := range map[string]string{`{"max_attempts":0}`: "max_attempts",

@@ -51,7 +51,8 @@ func TestAWrongOptionIsNamedWithItsLimit(t *testing.T) {
 		"in_ms=1&at_ms=1767000000000": "at_ms", "max_attempts=0": "max_attempts", "replace=yes": "replace", "key=": "key",
 		"retry_delays_ms=1,,2": "retry_delays_ms", "in_ms=99999999999999999999": "in_ms",
 		"spread_ms=9223372036854775807": "spread_ms",
-		"dedup_ms=5":                    "dedup", "id=a%00": "id", "max_snoozes=1000001": "max_snoozes"} {
+		"dedup_ms=5":                    "dedup", "id=a%00": "id", "max_snoozes=1000001": "max_snoozes",
+		"handler_timeout_ms=-1": "handler_timeout"} {
 		var p problem
 		r.do("POST", "/v1/queues/orders/messages?"+query, "secret-payload").refused(http.StatusUnprocessableEntity,
 			typeInvalid).read(&p)

@@ -227,6 +227,8 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 	no := errors.New("no")
 	stopping, stop := context.WithCancelCause(context.Background())
 	stop(bridge.ErrStopping)
+	late, end := context.WithCancelCause(context.Background())
+	end(bridge.ErrHandlerTimeout)
 	const failed = "event exception exception.message=no exception.type=*errors.errorString\n"
 	for _, c := range []struct {
 		name    string
@@ -248,6 +250,8 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 			failed + "event duestream.stuck\nconsumer Error: no", "*errors.errorString", true},
 		{"given back", nil, func(context.Context, *bridge.Message) error { return bridge.Release(nil) }, bridge.Released,
 			"event duestream.released\nconsumer Unset", "", true},
+		{"too late", late, func(context.Context, *bridge.Message) error { return no }, bridge.Retried,
+			failed + "event duestream.handler_timeout\nconsumer Error: no", "*errors.errorString", true},
 		{"cut short", stopping, func(context.Context, *bridge.Message) error { return no }, bridge.Released,
 			"event duestream.stopping\nconsumer Unset", "", true},
 		{"done all the same", stopping, done, bridge.Acknowledged, "consumer Unset", "", false},
@@ -302,9 +306,15 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
+	// A handler that was abandoned returns after its delivery was settled: nobody tells how that ended.
+	late, end := context.WithCancelCause(context.Background())
+	end(bridge.ErrHandlerTimeout)
+	m := message(nil)
+	runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
+	_ = cfg.Handler(late, m)
 	redistest.Eventually(t, 2*time.Second, func() (bool, string) {
 		runtime.GC()
-		return forgotten.Load() == 2, "a delivery is still held"
+		return forgotten.Load() == 3, "a delivery is still held"
 	})
 	runtime.KeepAlive(cfg)
 }

@@ -210,6 +210,10 @@ func TestWorkFollowsTheTimeOfMessageAndPolicy(t *testing.T) {
 		l.Error != "handler_timeout: not done after 200ms: waits for by itself" {
 		t.Errorf("%+v", l)
 	}
+	c.ok("dead", "redrive", "q", "--all", "--in", "1h")
+	if out := c.ok("export", "q"); strings.Count(out, `"handler_timeout_ms":"200"`) != 1 {
+		t.Errorf("a redriven letter has not kept its time: %s", out)
+	}
 }
 
 // A command that ends with 0 because it was told to stop may have left its work undone.
