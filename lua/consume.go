@@ -165,7 +165,7 @@ type Reclaimed struct {
 }
 
 var reclaimScript = load("reclaim",
-	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "history"},
+	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
 
 // Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
@@ -178,7 +178,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		cursor = "0-0"
 	}
 	reply, err := reclaimScript.list(ctx, c, []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns,
-		k.Policy, k.History}, []string{
+		k.Policy, k.Leases, k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), strconv.Itoa(a.Notes), k.Actor,
 	}, 5)
@@ -280,7 +280,8 @@ func DropConsumers(ctx context.Context, c rueidis.Client, k Keys, group string, 
 	return int(n), err
 }
 
-var receiveScript = load("receive", []string{"stream", "policy"}, []string{"group", "consumer", "idle", "limit"}, nil)
+var receiveScript = load("receive", []string{"stream", "policy", "leases", "wake"},
+	[]string{"group", "consumer", "idle", "limit", "within"}, nil)
 
 // Received is what one Receive was given.
 type Received struct {
@@ -289,13 +290,13 @@ type Received struct {
 	Held    bool   // the policy has workers take nothing new
 }
 
-// Receive gives a consumer entries that its group was not given yet: at most limit, of 1 MiB and one more. They are idle already,
-// by so much as the visibility timeout is longer than the time in which they are to be done. Entries for other groups are among
-// them. ErrNoGroup: the group is gone.
-func Receive(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
+// Receive gives a consumer entries that its group was not given yet: at most limit, of 1 MiB and one more. They are to be done
+// within a time, at most the visibility timeout: they are idle already by so much as that is longer. Entries for other groups are
+// among them. ErrNoGroup: the group is gone.
+func Receive(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, within, visibility time.Duration,
 	limit int) (Received, error) {
-	reply, err := receiveScript.list(ctx, c, []string{k.Stream, k.Policy},
-		[]string{group, consumer, millis(max(0, idle)), strconv.Itoa(limit)}, 2)
+	reply, err := receiveScript.list(ctx, c, []string{k.Stream, k.Policy, k.Leases, k.Wake},
+		[]string{group, consumer, millis(max(0, visibility-within)), strconv.Itoa(limit), millis(within)}, 2)
 	if err != nil {
 		return Received{}, err
 	}

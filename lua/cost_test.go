@@ -96,7 +96,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			"hget xack xclaim xreadgroup"},
 		{"reclaim", func(b *rig) { delivered("g")(b); b.abandon("g", "c1", held.EntryID) },
 			func(b *rig) { b.reclaim("g", time.Minute) }, "hget hset hset time type type type type xack xack xadd xautoclaim " +
-				"xdel xgroup|delconsumer xinfo|groups xpending xpending xpending zadd zrange"},
+				"xdel xgroup|delconsumer xinfo|groups xpending xpending xpending zadd zrange zrange"},
 		{"trim", delivered("g"), func(b *rig) { b.trim("0-0", 100, 1<<20) },
 			"exists time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcount"},
 		{"survey an idle queue", func(*rig) {}, func(b *rig) {

@@ -24,6 +24,8 @@ type Keys struct {
 	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
 	Planned   string // hash: name of a recurrence → what was planned of it
 
+	Leases string // zset: entries that are to be done in less than the visibility timeout → when that is over
+
 	Push string // hash: group → where its messages are posted to, JSON; in partition 0
 
 	Actor string // who uses them, as the history tells it; "" = not told. No part of a name
@@ -37,14 +39,14 @@ func NewKeys(prefix, queue string) Keys {
 		Due: base + "due", Payload: base + "payload", Meta: base + "meta", Stream: base + "stream",
 		Dead: base + "dead", Wake: base + "wake", Policy: base + "policy", Seen: base + "seen",
 		Calm: base + "calm", Recurring: base + "recurring", Planned: base + "planned", History: base + "history",
-		Rate: base + "rate", Turns: base + "turns", Push: base + "push",
+		Rate: base + "rate", Turns: base + "turns", Leases: base + "leases", Push: base + "push",
 	}
 }
 
 // All returns the names, without those that all queues share.
 func (k Keys) All() []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
-		k.History, k.Rate, k.Turns, k.Push}
+		k.History, k.Rate, k.Turns, k.Leases, k.Push}
 }
 
 // As returns the keys as somebody uses them: a client, a bridge, a worker or an operator, by a name that others can find it by.

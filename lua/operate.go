@@ -72,7 +72,7 @@ type Trimmed struct {
 	Turns   bool
 }
 
-var trimScript = load("trim", []string{"stream", "seen", "turns"}, []string{"cursor", "limit", "max_bytes"}, nil)
+var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged: from the head of the stream, and when there is nothing there, behind
 // entries that stay pending, from cursor on. A maxBytes of zero leaves that sweep out.
@@ -80,7 +80,7 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 	if cursor == "" {
 		cursor = "0-0"
 	}
-	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns}, []string{cursor, strconv.Itoa(limit),
+	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases}, []string{cursor, strconv.Itoa(limit),
 		strconv.Itoa(maxBytes)}, 5)
 	if err != nil {
 		return Trimmed{}, err

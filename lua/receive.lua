@@ -1,28 +1,31 @@
 -- receive: gives a consumer entries that its group was not given yet, each to be done within a time of the caller's choice.
--- Uses: base free
+-- Uses: base free lease
 -- KEYS[1] stream (stream)
 -- KEYS[2] policy (hash)
+-- KEYS[3] leases (zset)
+-- KEYS[4] wake (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
 -- ARGV[3] idle (integer, ms: how idle the entries are from the start: the visibility timeout less the time in which they are to be done)
 -- ARGV[4] limit (integer, entries at most)
+-- ARGV[5] within (integer, ms: in which the entries are to be done; noted where neither is 0)
 -- Returns: last (entry ID: the group was given all up to it; '' = there may be more), held (integer: 1 = workers are to take nothing new), then for each entry a list of its ID and its fields
 -- Complexity: O(1) per entry, and the groups
 -- If a command fails here: what was read is pending, and is reclaimed after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
-local stream, policy = KEYS[1], KEYS[2]
-local group, consumer, idle, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local stream, policy, leases, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local group, consumer, idle, limit, within = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
 if redis.call('HGET', policy, 'held_workers') == '1' then return {'', 1} end
 -- Everything is known before the first write.
-local reply, claim, bytes = {'', 0}, {stream, group, consumer, 0}, 0
+local reply, claim, given, bytes = {'', 0}, {stream, group, consumer, 0}, {}, 0
 while #reply - 2 < limit and bytes < MOST_BYTES do
   -- One by one, because the next may be of any size.
   local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
   local one = found and found[1] and found[1][2][1]
   if not one then break end
-  reply[#reply + 1], claim[#claim + 1] = one, one[1]
+  reply[#reply + 1], claim[#claim + 1], given[#given + 1] = one, one[1], one[1]
   bytes = bytes + bytes_of(one[2])
 end
 if #reply - 2 < limit and bytes < MOST_BYTES then
@@ -33,5 +36,6 @@ end
 if #claim > 4 and idle ~= '0' then
   claim[#claim + 1], claim[#claim + 2], claim[#claim + 3] = 'IDLE', idle, 'JUSTID' -- leaves the delivery counter alone
   redis.pcall('XCLAIM', unpack(claim))
+  if within and within > 0 and leases then note_leases(leases, wake, within, given, group, now_ms()) end
 end
 return reply

@@ -11,7 +11,7 @@ import (
 
 func (b *rig) receive(group string, idle time.Duration, limit int) Received {
 	b.Helper()
-	r, err := Receive(b.ctx, b.c, b.k, group, "c1", idle, limit)
+	r, err := Receive(b.ctx, b.c, b.k, group, "c1", 0, idle, limit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 // A queue whose workers are paused gives nothing, and takes nothing from anybody.
 func TestReceiveRestsWithTheWorkers(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		if _, err := Receive(b.ctx, b.c, b.k, "g", "c1", 0, 1); !errors.Is(err, ErrNoGroup) {
+		if _, err := Receive(b.ctx, b.c, b.k, "g", "c1", 0, 0, 1); !errors.Is(err, ErrNoGroup) {
 			b.Error("of no group", err)
 		}
 		b.groups("g")

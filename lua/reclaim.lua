@@ -1,5 +1,5 @@
 -- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base history entry free key exit calm held
+-- Uses: base history entry free key exit calm lease held
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -9,24 +9,25 @@
 -- KEYS[7] calm (hash)
 -- KEYS[8] turns (zset)
 -- KEYS[9] policy (hash)
--- KEYS[10] history (stream)
+-- KEYS[10] leases (zset)
+-- KEYS[11] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
 -- ARGV[4] consumer (string, the name entries pass through)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
--- ARGV[7] limit (integer, entries at most)
+-- ARGV[7] limit (integer, entries at most; and as many leases)
 -- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
 -- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
 -- ARGV[10] notes (integer, of the oldest pending entries so many at most are noted with the time since when they are held; absent or 0 = none)
--- ARGV[#] actor (string, who calls; the last one, given with KEYS[10])
--- Returns: cursor (entry ID for the next call, '0-0' = came round), retried, buried, skipped, stuck (integers)
+-- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
+-- Returns: cursor (entry ID for the next call, '0-0' = came round, and no lease is over), retried, buried, skipped, stuck (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
-local wake, calm, policy, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], ARGV[1], ARGV[4]
+local wake, calm, policy, leases, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[4]
 k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, wake
 local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group) or not read_limits(k, ARGV[2]) and redis.error_reply('ERR max_attempts does not parse')
@@ -36,14 +37,15 @@ redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full 
 redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
 local before = head(k.due)
 -- Everything is known before the first write.
-local idle = shortest > 0 and digits(watched_idle(calm, tonumber(min_idle), shortest, now)) or min_idle
+local away = shortest > 0 and absences(calm, shortest, now) or {}
+local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
 local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
 
-local function take(entry, body)
+local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. min_idle .. ' ms', burnt = burnt, crash = true}
+  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true}
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
@@ -55,13 +57,53 @@ local function take(entry, body)
   for _, part in ipairs(body) do bytes = bytes + #part end
 end
 
+-- Takes back the entry of a lease that has ended.
+local function end_lease(entry, within)
+  if k.story then k.story.holders = redis.call('XPENDING', k.stream, group, entry, entry, 1) end
+  local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
+  if claimed and claimed[2] then
+    take(entry, claimed[2], digits(within))
+    return
+  end
+  local verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true) -- the claim has dropped it from the pending list
+  count[verdict] = count[verdict] + 1
+end
+
+-- Looks at the leases that are over, oldest first. Returns whether more are.
+local function end_leases()
+  local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
+  if over.err then return false end -- another type: what is abandoned is taken back all the same, later
+  for i = 1, #over, 2 do
+    local ends = number_of(over[i + 1])
+    if ends > now then return false end
+    if bytes >= max_bytes then return true end
+    local within, entry, of = parts_of_lease(over[i])
+    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)
+    held = held and type(held[1]) == 'table' and held[1]
+    local left = held and tonumber(min_idle) - held[3] or 0 -- it was extended
+    if held and of ~= group then
+      left = 0 -- a call for its own group looks at it
+    elseif held and left <= 0 then
+      left = left_of_lease(away, ends - within, within, shortest, now)
+      if left <= 0 then end_lease(entry, within) end
+    end
+    if left > 0 then
+      redis.call('ZADD', leases, digits(now + left), over[i])
+    elseif not held or of == group then
+      redis.call('ZREM', leases, over[i])
+    end
+  end
+  return #over >= 2 * limit
+end
+
+local more = leases and end_leases()
 for _ = 1, limit do
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
   if k.story then k.story.holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) end -- before the claim hides who held it
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   cursor = reply[1]
   for _, one in ipairs(reply[2]) do
-    if one and one[2] then take(one[1], one[2]) end
+    if one and one[2] then take(one[1], one[2], min_idle) end
   end
   for _, entry in ipairs(reply[3] or {}) do
     -- XAUTOCLAIM has dropped it from the pending list already.
@@ -79,4 +121,5 @@ local notes = tonumber(ARGV[10] or 0) -- older bridges send none
 if notes > 0 then note_held(calm, k.stream, group, tonumber(min_idle), notes) end
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
+if more and cursor == '0-0' then cursor = '0-1' end
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}

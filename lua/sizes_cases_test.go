@@ -306,7 +306,7 @@ func (o *ordeal) receive() {
 	o.held(2)
 	o.b.do("XGROUP", "CREATE", o.b.k.Stream, "late", "0")
 	for range 3 {
-		_, err := Receive(o.b.ctx, o.scale, o.b.k, "late", "c1", time.Second, o.number("limit", 1, 200))
+		_, err := Receive(o.b.ctx, o.scale, o.b.k, "late", "c1", time.Second, 2*time.Second, o.number("limit", 1, 200))
 		o.must(err)
 	}
 }

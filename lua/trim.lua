@@ -3,6 +3,7 @@
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
+-- KEYS[4] leases (zset)
 -- ARGV[1] cursor (entry ID from which to sweep behind a pending entry, '0-0' at first)
 -- ARGV[2] limit (integer, entries at most; 100 of the head are always within it)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
@@ -10,7 +11,7 @@
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
-local stream, seen, turns = KEYS[1], KEYS[2], KEYS[3]
+local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 redis.call('XLEN', stream) -- a key of another type has no groups
 local has_turns = redis.call('EXISTS', turns)
@@ -18,7 +19,9 @@ local has_turns = redis.call('EXISTS', turns)
 local is_zset, ended = pcall(forget_ended, seen, now_ms(), limit)
 if not is_zset and not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end -- such a key stops no entry from being freed
 if not is_zset then ended = 0 end
-local groups = groups_of(stream)
+local groups, pending = groups_of(stream), 0
+for _, group in ipairs(groups) do pending = pending + group.pending end
+if pending == 0 and leases then redis.pcall('ZREMRANGEBYRANK', leases, 0, 999) end -- nobody holds anything
 if #groups == 0 then return {0, '0-0', 0, ended, has_turns} end
 
 local bound, delivered = bounds(stream, groups)

@@ -40,13 +40,15 @@ func (c call) sparedElse(b *rig) []string {
 	case retryScript:
 		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
 	case reclaimScript, cancelScript, cancelRetriesScript:
-		return []string{b.k.Wake, b.k.Turns}
+		return []string{b.k.Wake, b.k.Turns, b.k.Leases}
 	case enqueueFreshScript:
 		return []string{b.k.Wake}
 	case ackScript: // of a message without a key
 		return []string{b.k.Due, b.k.Wake, b.k.Turns}
+	case receiveScript: // a lease that is not noted ends later
+		return []string{b.k.Leases, b.k.Wake}
 	case trimScript:
-		return []string{b.k.Seen, b.k.Turns}
+		return []string{b.k.Seen, b.k.Turns, b.k.Leases}
 	case takeScript: // a text that is no number is a full bucket
 		return []string{b.g.Bucket("bucket")}
 	}
@@ -127,7 +129,7 @@ func calls() []call {
 			return err
 		}},
 		{reclaimScript, queue(func(k Keys) []string {
-			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns, k.Policy, k.History}
+			return []string{k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, k.Calm, k.Turns, k.Policy, k.Leases, k.History}
 		}), func(b *rig) error {
 			_, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, Limit: 10, MaxBytes: 1000})
 			return err
@@ -138,8 +140,10 @@ func calls() []call {
 			_, err := Extend(b.ctx, b.c, b.k, "g", "c1", held)
 			return err
 		}},
-		{receiveScript, queue(func(k Keys) []string { return []string{k.Stream, k.Policy} }), func(b *rig) error {
-			_, err := Receive(b.ctx, b.c, b.k, "g", "c1", time.Second, 10)
+		{receiveScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Policy, k.Leases, k.Wake}
+		}), func(b *rig) error {
+			_, err := Receive(b.ctx, b.c, b.k, "g", "c1", time.Second, 2*time.Second, 10)
 			return err
 		}},
 		{redriveScript, queue(func(k Keys) []string {
@@ -166,7 +170,7 @@ func calls() []call {
 			_, err := PassTurns(b.ctx, b.c, b.k, TurnsPassed{}, 10)
 			return err
 		}},
-		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen, k.Turns} }), func(b *rig) error {
+		{trimScript, queue(func(k Keys) []string { return []string{k.Stream, k.Seen, k.Turns, k.Leases} }), func(b *rig) error {
 			_, err := Trim(b.ctx, b.c, b.k, "", 10, 1000)
 			return err
 		}},

@@ -293,6 +293,7 @@ func (s *Scheduler) woken(queue string) {
 		loop.Poke(s.registry)
 	} else if loop := s.loop(queue); loop != nil {
 		loop.poke()
+		s.cfg.Notice(queue) // the token may stand for a lease, which is to be watched from its beginning
 	}
 }
 

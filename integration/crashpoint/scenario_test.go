@@ -505,7 +505,7 @@ func exits() []scenario {
 				}
 			}
 			return func(c rueidis.Client) error {
-				_, err := lua.Receive(s.ctx, c, s.k, "a", "c1", time.Second, 10)
+				_, err := lua.Receive(s.ctx, c, s.k, "a", "c1", time.Second, 2*time.Second, 10)
 				return err
 			}
 		}},

@@ -77,7 +77,7 @@ func (r *run) receive() {
 	idle, n := pick(r, "idle", 0, 2*idleTime), pick(r, "count", 10, 1, 2)
 	what := fmt.Sprintf("%s of %s receives %d, idle for %s", consumer, group, n, idle)
 	step(r, what, func(ctx context.Context) (string, error) {
-		got, err := lua.Receive(ctx, r.c, r.k, group, consumer, idle, n)
+		got, err := lua.Receive(ctx, r.c, r.k, group, consumer, 0, idle, n)
 		var ids []string
 		for _, e := range got.Entries {
 			ids = append(ids, e.EntryID)

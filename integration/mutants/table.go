@@ -389,6 +389,18 @@ var mutants = []mutant{
 		test: []string{"-run", "TestWhatIsSaidToBeThereCanBeConsumed", "./bridge/gateway/lmstfy"},
 	},
 	{
+		name: "a lease waits until its queue was watched for a visibility timeout", file: "lua/reclaim.lua",
+		old:  "local more = leases and end_leases()\n",
+		new:  "local more = false\n",
+		test: []string{"-run", "TestALeaseEndsInItsOwnTime", "./lua"},
+	},
+	{
+		name: "an absence before a lease counts for it", file: "lua/lib/calm.lua",
+		old:  "math.min(a.to, now) - math.max(a.from, from)",
+		new:  "math.min(a.to, now) - a.from",
+		test: []string{"-run", "TestAnAbsenceCountsForALease", "./lua"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

@@ -1,10 +1,9 @@
 -- Shared by the script that takes back what was abandoned: which part of an idle time says something about a consumer.
 
--- How long an entry must have been idle for a visibility timeout to have passed over it, by the times at which the queue was looked at. A gap
+-- The absences of whoever looks, newest first, by the times at which the queue was looked at; and notes that it is looked at now. A gap
 -- between two looks of more than half of shortest (the shortest timeout of the queue's groups, ms) is an absence: the server, or whoever
--- looks, may have been away, its clock stepped, its memory restored from an older copy. In an absence an eighth of the timeout passes at
--- most, in what lies between absences all of it, so that the wait is never begun anew. The record lies beside what it judges and shares its fate.
-local function watched_idle(calm, visibility, shortest, now)
+-- looks, may have been away, its clock stepped, its memory restored from an older copy. The record lies beside what it judges and shares its fate.
+local function absences(calm, shortest, now)
   local known = redis.call('HMGET', calm, 'seen_ms', 'away')
   local seen, away, texts = tonumber(known[1] or nil), {}, {}
   if not seen then
@@ -25,7 +24,12 @@ local function watched_idle(calm, visibility, shortest, now)
   end
   for i, a in ipairs(away) do texts[i] = digits(a.from) .. '-' .. digits(a.to) end
   redis.call('HSET', calm, 'seen_ms', digits(now), 'away', table.concat(texts, ' '))
+  return away
+end
 
+-- How long an entry must have been idle for a visibility timeout to have passed over it. In an absence an eighth of the timeout passes at
+-- most, in what lies between absences all of it, so that the wait is never begun anew.
+local function watched_idle(away, visibility, now)
   local need, at = visibility, now
   for _, a in ipairs(away) do
     if at - a.to >= need then break end
@@ -36,4 +40,14 @@ local function watched_idle(calm, visibility, shortest, now)
     end
   end
   return math.ceil(now - at + need)
+end
+
+-- What is left of a lease, in ms: below 1 when it is over. Only absences count that lie in its own time, and are as long as one between two looks.
+local function left_of_lease(away, from, within, shortest, now)
+  local left = from + within - now
+  for _, a in ipairs(away) do
+    local gone = math.min(a.to, now) - math.max(a.from, from)
+    if gone > math.max(shortest / 2, 250) then left = left + gone - math.min(gone, within / 8) end
+  end
+  return math.ceil(left)
 end

@@ -166,6 +166,8 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 	}
 	stream := reclaimed.stream
 	if stream.Length == 0 && stream.Pending() == 0 {
+		_, trimErr := u.trimmer.Trim(ctx) // leases of what is acknowledged
+		err = errors.Join(err, trimErr)
 		return 0, err != nil, err
 	}
 	changed := stream.Length != u.seen.Length || !slices.Equal(stream.Groups, u.seen.Groups)

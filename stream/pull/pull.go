@@ -221,11 +221,13 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (l
 	// A reply that nobody waits for would be lost with what it brings.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
-	idle := l.source.visibility() - l.source.within(r)
-	got, err := lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, idle, limit)
+	receive := func() (lua.Received, error) {
+		return lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, l.source.within(r), l.source.visibility(), limit)
+	}
+	got, err := receive()
 	if errors.Is(err, lua.ErrNoGroup) {
 		if _, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group); err == nil {
-			got, err = lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, idle, limit)
+			got, err = receive()
 		}
 	}
 	if err != nil {

@@ -1,0 +1,146 @@
+package lua
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// lend gives out the entries of a group, to be done within a time. The visibility timeout is a minute.
+func (b *rig) lend(within time.Duration, ids ...string) []Entry {
+	b.Helper()
+	for _, id := range ids {
+		b.enqueue(Item{ID: id, When: After(0), Payload: []byte("p")})
+	}
+	b.drain(100)
+	r, err := Receive(b.ctx, b.c, b.k, "g", "c1", within, time.Minute, len(ids))
+	if err != nil || len(r.Entries) != len(ids) {
+		b.Fatal(r, err)
+	}
+	return r.Entries
+}
+
+// watch reclaims as a bridge does, and returns how many entries it took.
+func (b *rig) watch(limit int) int {
+	b.Helper()
+	taken := 0
+	for cursor, calls := "", 0; ; calls++ {
+		r, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: "g", Attempts: policy, MinIdle: time.Minute, Shortest: time.Minute,
+			Limit: limit, MaxBytes: 1 << 20, Cursor: cursor})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if taken += r.Retried + r.Dead; r.Cursor == "" {
+			return taken
+		}
+		if cursor = r.Cursor; calls > 100 {
+			b.Fatal("it never comes round")
+		}
+	}
+}
+
+// pass lets so much time have passed: entries, leases and looks are older by it.
+func (b *rig) pass(d time.Duration) {
+	b.Helper()
+	for _, e := range b.entries(b.k.Stream) {
+		if _, owner, idle := b.counter("g", e.EntryID); owner != "" {
+			b.do("XCLAIM", b.k.Stream, "g", owner, "0", e.EntryID, "IDLE", ms(idle+d.Milliseconds()), "JUSTID")
+		}
+	}
+	for _, member := range b.texts("ZRANGE", b.k.Leases, "0", "-1") {
+		b.do("ZINCRBY", b.k.Leases, ms(-d.Milliseconds()), member)
+	}
+	if b.count("EXISTS", b.k.Calm) == 1 {
+		b.back(d)
+	}
+}
+
+// A lease ended when the queue had been watched for a visibility timeout without pause, and not when its time was over.
+func TestALeaseEndsInItsOwnTime(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		token := b.token()
+		held := b.lend(20*time.Second, "short", "acknowledged", "extended")
+		redistest.Want(b, "woke the bridge", b.token() != token, true)
+		b.lend(time.Minute, "long")
+		redistest.Want(b, "leases", b.count("ZCARD", b.k.Leases), 3)
+		redistest.Want(b, "taken at once", b.watch(10), 0)
+		b.ack("g", Held{Entry: held[1].EntryID})
+		b.pass(15 * time.Second)
+		redistest.Want(b, "taken before its end", b.watch(10), 0)
+		if ok, err := Extend(b.ctx, b.c, b.k, "g", "c1", []Held{{Entry: held[2].EntryID, ID: "extended"}}); err != nil || !ok[0] {
+			b.Fatal(ok, err)
+		}
+		b.pass(10 * time.Second)
+		redistest.Want(b, "taken after its end", b.watch(10), 1)
+		redistest.Want(b, "pending", b.pending("g"), 2)
+		if !b.inProcess() { // which counts the claims of this test as deliveries
+			due := b.texts("ZRANGE", b.k.Due, "0", "-1")
+			if len(due) != 1 || !strings.HasPrefix(due[0], "short"+Separator) {
+				b.Fatalf("scheduled again: %q", due)
+			}
+			if text := b.hash(b.k.Meta)[due[0]]; !strings.Contains(text, "within 20000 ms") {
+				b.Error("the error does not tell the time: ", text)
+			}
+		}
+		redistest.Want(b, "leases of what is held", b.count("ZCARD", b.k.Leases), 1)
+		b.pass(25 * time.Second)
+		redistest.Want(b, "taken before the end of the visibility timeout", b.watch(10), 0)
+		for _, e := range b.entries(b.k.Stream) {
+			b.ack("g", Held{Entry: e.EntryID})
+		}
+		if _, err := Trim(b.ctx, b.c, b.k, "", 100, 1000); err != nil {
+			b.Fatal(err)
+		}
+		redistest.Want(b, "leases when nobody holds anything", b.count("EXISTS", b.k.Leases), 0)
+	})
+}
+
+// An absence counts for a lease where it lies in its time, and leaves it the rest of that; one before says nothing.
+func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		old := b.lend(time.Minute, "old")[0].EntryID
+		b.watch(10)
+		b.pass(50 * time.Second) // an absence
+		b.watch(10)
+		b.lend(20*time.Second, "after it")
+		b.pass(25 * time.Second)
+		redistest.Want(b, "taken after its end", b.watch(10), 1)
+
+		b.ack("g", Held{Entry: old})
+		b.lend(40*time.Second, "before another one")
+		b.watch(10)
+		b.pass(45 * time.Second)
+		redistest.Want(b, "taken right after an absence", b.watch(10), 0)
+		b.pass(15 * time.Second)
+		redistest.Want(b, "taken before what is left of its time", b.watch(10), 0)
+		b.pass(25 * time.Second)
+		redistest.Want(b, "taken then", b.watch(10), 1)
+	})
+}
+
+// Leases that ended together are all taken, whatever a call may do, and so is one whose body is gone; those of a group that is
+// gone are forgotten.
+func TestManyLeasesEndTogether(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g", "gone")
+		var ids []string
+		for i := range 25 {
+			ids = append(ids, fmt.Sprint("m", i))
+		}
+		for _, e := range b.lend(time.Second, ids...) {
+			b.do("ZADD", b.k.Leases, "5", "1000"+Separator+e.EntryID+Separator+"gone")
+		}
+		b.do("ZADD", b.k.Leases, "1", "no lease", "2", "x"+Separator+"1-1"+Separator+"g")
+		b.do("XGROUP", "DESTROY", b.k.Stream, "gone")
+		b.watch(10)
+		b.pass(2 * time.Second)
+		redistest.Want(b, "taken", b.watch(10), 25)
+		redistest.Want(b, "leases", b.count("ZCARD", b.k.Leases), 0)
+		redistest.Want(b, "pending", b.pending("g"), 0)
+	})
+}
