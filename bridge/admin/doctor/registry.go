@@ -26,7 +26,8 @@ const (
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
-	{"history", "stream"}, {"rate", "string"}, {"turns", "zset"}, {"push", "hash"},
+	{"history", "stream"}, {"rate", "string"}, {"turns", "zset"}, {"leases", "zset"},
+	{"push", "hash"},
 }
 
 // holding are the keys that make a queue: the others are settings and tokens.
