@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,7 @@ const (
 // frontOptions are the flags of gateway, and of serve, that say what it answers over HTTP.
 type frontOptions struct {
 	addr, tokens    string
+	firstToken      string
 	payload         int
 	admin, accounts string
 	push            bool
@@ -44,6 +46,9 @@ func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "http", "", "take requests on this host:port; default $DUESTREAM_HTTP_ADDR, else "+otherwise)
 	f.StringVar(&o.tokens, "tokens-file", "", "file of tokens, beside those in Redis; default $DUESTREAM_HTTP_TOKENS_FILE")
+	f.StringVar(&o.firstToken, "first-token-file", "",
+		"where there is no token, make one for everything and write it to this new file of mode 0600; "+
+			"default $DUESTREAM_HTTP_FIRST_TOKEN_FILE")
 	f.IntVar(&o.payload, "max-payload", gateway.DefaultMaxPayload, "largest payload of a request in bytes, up to 16777216")
 	f.StringVar(&o.tls.Cert, "tls-cert", "", "speak TLS with the certificate of this file; default $DUESTREAM_HTTP_TLS_CERT")
 	f.StringVar(&o.tls.Key, "tls-key", "", "file of its private key; default $DUESTREAM_HTTP_TLS_KEY")
@@ -60,6 +65,7 @@ func (o *frontOptions) resolve() error {
 	var s settings.HTTP
 	err := settings.Fill(&s)
 	o.addr, o.tokens = cmp.Or(o.addr, s.HTTPAddr), cmp.Or(o.tokens, s.HTTPTokensFile)
+	o.firstToken = cmp.Or(o.firstToken, s.HTTPFirstTokenFile)
 	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.push || s.Push
 	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
 		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
@@ -227,13 +233,8 @@ func (f *front) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	secret, err := store.First(ctx)
-	if err != nil {
+	if err := f.begin(ctx, store); err != nil {
 		return unlessStopped(ctx, err)
-	}
-	if secret != "" {
-		fmt.Fprintf(f.out, "%s\n", secret)
-		f.note("this is the first token: it may do everything, and is not shown again")
 	}
 	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.prefix, Access: store, MaxPayload: f.o.payload,
 		Observer: f.observer, Logger: f.log})
@@ -250,6 +251,37 @@ func (f *front) answer(ctx context.Context) error {
 		server.TLSConfig = f.certs.Config()
 	}
 	return serveHTTP(ctx, server, listener.Limit(f.socket, mostConnections), f.patience, f.log)
+}
+
+// begin says that there is no token, or makes the first one if that is asked for. It is written to a file and never printed: the
+// standard output of a service is its log.
+func (f *front) begin(ctx context.Context, store *access.Store) error {
+	none, err := store.Empty(ctx)
+	if err != nil || !none {
+		return err
+	}
+	if f.o.firstToken == "" {
+		f.log.Warn("there is no token, so every request is refused",
+			slog.String("do", "duestream token add, or start with --first-token-file"))
+		return nil
+	}
+	// Before the token: one that nobody can read would let nobody in, and keep others from making one.
+	file, err := os.OpenFile(f.o.firstToken, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil { // no reason to end what else this process does
+		f.log.Error("the first token was not made, so every request is refused", slog.Any("error", err),
+			slog.String("do", "duestream token add"))
+		return nil
+	}
+	secret, err := store.First(ctx)
+	if err == nil && secret != "" {
+		_, err = fmt.Fprintln(file, secret)
+	}
+	err = errors.Join(err, file.Close())
+	if err != nil || secret == "" { // another gateway was first
+		return errors.Join(err, os.Remove(f.o.firstToken))
+	}
+	f.log.Info("made the first token: it may do everything", slog.String("file", f.o.firstToken))
+	return nil
 }
 
 // post posts messages to URLs.

@@ -63,9 +63,14 @@ func TestServeAnswersOverHTTPAsWell(t *testing.T) {
 	go func() { _ = hook.Serve(target) }()
 	t.Cleanup(func() { _ = hook.Close() })
 	c.ok("push", "add", "q", "--url", "http://"+target.Addr().String(), "--group", "hook", "--allow-http", "--allow-network", "127.0.0.1/32")
-	all := c.start("serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--push")
+	file := filepath.Join(t.TempDir(), "token")
+	all := c.start("serve", "--http", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--push", "--first-token-file", file)
 	at, operators := "http://"+all.listensFor("requests"), "http://"+all.listensFor("operators")
-	token := strings.TrimSpace(all.out.String())
+	secret, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(string(secret))
 	becomes(t, operators+"/readyz", http.StatusOK, "ok\n")
 	becomes(t, operators+"/healthz", http.StatusOK, "ok\n")
 	if code, text := all.asks("POST", at+"/v1/queues/q/messages?in_ms=50", "hello", "Authorization",

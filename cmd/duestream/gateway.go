@@ -24,8 +24,9 @@ func (a *app) gateway() *cobra.Command {
 letters, recurrences. docs/HTTP.md describes it, and GET /v1/openapi.json. It keeps no
 state: run as many as you like behind a load balancer, beside bridges (duestream serve).
 
-Every request needs a token (duestream token add). When there is none yet, one that may
-do everything is made and printed, once.
+Every request needs a token (duestream token add). While there is none, all are refused.
+With --first-token-file one that may do everything is made then, and written to a new
+file of mode 0600; no secret is printed.
 
 It speaks HTTP/1.1 and HTTP/2, with --tls-cert and --tls-key over TLS; on a network let
 it do so, or put it behind what does. Files that change are read again within seconds.
@@ -34,7 +35,8 @@ With --admin it answers operators on an address of their own: health and metrics
 this machine they need accounts, and TLS is spoken there as well if it is on. With --push
 it posts messages to URLs, as push run does.
 
-Environment: DUESTREAM_HTTP_ADDR, DUESTREAM_HTTP_TOKENS_FILE, DUESTREAM_HTTP_TLS_CERT,
+Environment: DUESTREAM_HTTP_ADDR, DUESTREAM_HTTP_TOKENS_FILE,
+DUESTREAM_HTTP_FIRST_TOKEN_FILE, DUESTREAM_HTTP_TLS_CERT,
 DUESTREAM_HTTP_TLS_KEY, DUESTREAM_HTTP_TLS_CLIENT_CA, DUESTREAM_ADMIN_ADDR,
 DUESTREAM_ADMIN_ACCOUNTS_FILE, DUESTREAM_PUSH, and as for serve DUESTREAM_LOG_LEVEL,
 DUESTREAM_LOG_FORMAT, DUESTREAM_METRICS_ADDR and DUESTREAM_SHUTDOWN_TIMEOUT.`,

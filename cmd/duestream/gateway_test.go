@@ -3,21 +3,37 @@ package main
 import (
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The first gateway prints a token, once, and takes requests with it; a signal ends it in order.
+// A gateway makes the first token where it is told to, in a file that nobody else can read. Its output, which is the log of a
+// service, held a secret that may do everything.
 func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	first := c.start("gateway", "--http", "127.0.0.1:0")
+	file := filepath.Join(t.TempDir(), "token")
+	bare := c.start("gateway", "--http", "127.0.0.1:0")
+	bare.address()
+	if out := bare.out.String() + bare.err.String(); strings.Contains(out, "dst_") || !strings.Contains(out, "there is no token") {
+		t.Fatalf("without tokens it says\n%s", out)
+	}
+	first := c.start("gateway", "--http", "127.0.0.1:0", "--first-token-file", file)
 	at := first.address()
-	token := strings.TrimSpace(first.out.String())
-	if !strings.HasPrefix(token, "dst_") || strings.Contains(first.err.String(), token) {
-		t.Fatalf("it prints %q, and logs\n%s", token, first.err)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(string(text))
+	if out := first.out.String() + first.err.String(); !strings.HasPrefix(token, "dst_") || strings.Contains(out, "dst_") {
+		t.Fatalf("the file holds %q, and it says\n%s", token, out)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatal("mode of the file", info, err)
 	}
 	second := c.start("gateway", "--http", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
 	redistest.Eventually(t, patience, func() (bool, string) {

@@ -122,18 +122,20 @@ func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *
 
 var errSome = errors.New("there are tokens")
 
+// Empty reports whether there are no tokens, in Redis or a file: then every request is refused.
+func (s *Store) Empty(ctx context.Context) (bool, error) {
+	if s.file != nil {
+		return false, nil
+	}
+	n, err := s.client.Do(ctx, s.client.B().Hlen().Key(s.key).Build()).AsInt64()
+	return n == 0, lua.Classify("HLEN "+s.key, err)
+}
+
 // First makes a token for whoever sets this up, which may do everything and is called "first", and returns its secret. If there
 // are tokens, in Redis or a file, it does nothing and returns "". Of several gateways that call it together one gets a secret.
 func (s *Store) First(ctx context.Context) (secret string, err error) {
-	if s.file != nil {
-		return "", nil
-	}
-	n, err := s.client.Do(ctx, s.client.B().Hlen().Key(s.key).Build()).AsInt64()
-	if err != nil {
-		return "", lua.Classify("HLEN "+s.key, err)
-	}
-	if n > 0 {
-		return "", nil
+	if none, err := s.Empty(ctx); err != nil || !none {
+		return "", err
 	}
 	t := Token{Name: "first", Description: "made by the first gateway that started", Verbs: Verbs(), Queues: []string{"*"}}
 	secret, d := newSecret()

@@ -58,14 +58,15 @@ type Serve struct {
 
 // HTTP is what gateway reads beside Connection and Process, and serve beside Connection and Serve.
 type HTTP struct {
-	HTTPAddr          string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; gateway does so on 127.0.0.1:7777 without"`
-	HTTPTokensFile    string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for them, beside those in Redis"`
-	HTTPTLSCert       string `envconfig:"HTTP_TLS_CERT" desc:"file of the certificate to speak TLS with; read again when it changes"`
-	HTTPTLSKey        string `envconfig:"HTTP_TLS_KEY" desc:"file of its private key"`
-	HTTPTLSClientCA   string `envconfig:"HTTP_TLS_CLIENT_CA" desc:"file of who may sign the certificates that clients must show then"`
-	AdminAddr         string `split_words:"true" desc:"host:port to answer operators on over HTTP"`
-	AdminAccountsFile string `split_words:"true" desc:"file of the operators, name:password on each line; needed beyond this machine"`
-	Push              bool   `default:"false" desc:"also post messages to URLs, as 'duestream push run' does"`
+	HTTPAddr           string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; gateway does so on 127.0.0.1:7777 without"`
+	HTTPTokensFile     string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for them, beside those in Redis"`
+	HTTPFirstTokenFile string `envconfig:"HTTP_FIRST_TOKEN_FILE" desc:"new file for a token that may do everything, made where there is none"`
+	HTTPTLSCert        string `envconfig:"HTTP_TLS_CERT" desc:"file of the certificate to speak TLS with; read again when it changes"`
+	HTTPTLSKey         string `envconfig:"HTTP_TLS_KEY" desc:"file of its private key"`
+	HTTPTLSClientCA    string `envconfig:"HTTP_TLS_CLIENT_CA" desc:"file of who may sign the certificates that clients must show then"`
+	AdminAddr          string `split_words:"true" desc:"host:port to answer operators on over HTTP"`
+	AdminAccountsFile  string `split_words:"true" desc:"file of the operators, name:password on each line; needed beyond this machine"`
+	Push               bool   `default:"false" desc:"also post messages to URLs, as 'duestream push run' does"`
 }
 
 // Process is what gateway reads that serve has among its own.
