@@ -261,15 +261,13 @@ func (f *front) begin(ctx context.Context, store *access.Store) error {
 		return err
 	}
 	if f.o.firstToken == "" {
-		f.log.Warn("there is no token, so every request is refused",
-			slog.String("do", "duestream token add, or start with --first-token-file"))
+		f.log.Warn("there is no token, so every request is refused: use duestream token add, or start with --first-token-file")
 		return nil
 	}
 	// Before the token: one that nobody can read would let nobody in, and keep others from making one.
 	file, err := os.OpenFile(f.o.firstToken, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil { // no reason to end what else this process does
-		f.log.Error("the first token was not made, so every request is refused", slog.Any("error", err),
-			slog.String("do", "duestream token add"))
+		f.log.Error("the first token was not made, so every request is refused: use duestream token add", slog.Any("error", err))
 		return nil
 	}
 	secret, err := store.First(ctx)
@@ -280,7 +278,7 @@ func (f *front) begin(ctx context.Context, store *access.Store) error {
 	if err != nil || secret == "" { // another gateway was first
 		return errors.Join(err, os.Remove(f.o.firstToken))
 	}
-	f.log.Info("made the first token: it may do everything", slog.String("file", f.o.firstToken))
+	f.log.Info("the first token, which may do everything, is in the file of --first-token-file")
 	return nil
 }
 

@@ -19,7 +19,8 @@ func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	bare := c.start("gateway", "--http", "127.0.0.1:0")
 	bare.address()
-	if out := bare.out.String() + bare.err.String(); strings.Contains(out, "dst_") || !strings.Contains(out, "there is no token") {
+	out := bare.out.String() + bare.err.String()
+	if strings.Contains(out, "dst_") || !strings.Contains(out, "there is no token") {
 		t.Fatalf("without tokens it says\n%s", out)
 	}
 	first := c.start("gateway", "--http", "127.0.0.1:0", "--first-token-file", file)
