@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -166,4 +168,45 @@ func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	dead, err := c.redis().Do(t.Context(), c.redis().B().Exists().Key(c.key("q", "dead")).Build()).AsInt64()
 	redistest.Want(t, "dead letters", fmt.Sprint(dead, err), "0 <nil>")
 	redistest.Want(t, "more requests", len(attempts), 0)
+}
+
+// A target that sent more than its answer had these bytes, up to 4 KiB, written into the operator's log by net/http, in no format
+// and at any level.
+func TestNoBytesOfATargetAreInTheLog(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	target, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = target.Close() })
+	closed := make(chan struct{}, 1)
+	go func() {
+		for {
+			conn, err := target.Accept()
+			if err != nil {
+				return
+			}
+			request, err := http.ReadRequest(bufio.NewReader(conn))
+			if err == nil {
+				_, _ = io.Copy(io.Discard, request.Body)
+				_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n"+strings.Repeat("UNASKED ", 500))
+				_, _ = io.Copy(io.Discard, conn) // until the other side has seen it, and closes
+				closed <- struct{}{}
+			}
+			_ = conn.Close()
+		}
+	}()
+	c.ok("push", "add", "q", "--url", "http://"+target.Addr().String(), "--group", "hook", "--allow-http", "--allow-network", "127.0.0.1/32")
+	c.ok("schedule", "q", "x")
+	_, out := c.programWith([]string{"DUESTREAM_LOG_LEVEL=debug"}, c.args([]string{"serve", "--push"})...)
+	<-closed
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Contains(out.String(), "a library says"), out.String()
+	})
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "UNASKED") || !strings.HasPrefix(line, "{") {
+			t.Errorf("a line of the log: %.200s", line)
+		}
+	}
 }

@@ -132,7 +132,7 @@ func (a *app) bridge(ctx context.Context, cfg bridge.Config, report *reporter, p
 func newLogger(w io.Writer, format settings.LogFormat, level slog.Leveler) *slog.Logger {
 	opt := &slog.HandlerOptions{Level: level}
 	if format == "text" || format == "auto" && term.IsTerminal(w) {
-		return slog.New(slog.NewTextHandler(w, opt))
+		return tameLibraries(slog.New(slog.NewTextHandler(w, opt)))
 	}
-	return slog.New(slog.NewJSONHandler(w, opt))
+	return tameLibraries(slog.New(slog.NewJSONHandler(w, opt)))
 }

@@ -401,6 +401,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestAnAbsenceCountsForALease", "./lua"},
 	},
 	{
+		name: "libraries write to standard error", file: "cmd/duestream/libraries.go",
+		old:  "\tlog.SetOutput(libraryLog{to})\n",
+		new:  "\t_ = libraryLog{to}\n",
+		test: []string{"-run", "TestNoBytesOfATargetAreInTheLog", "./cmd/duestream"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",
