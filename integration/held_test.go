@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // hungWorker runs a worker whose handler takes each delivery, says when it began, and then waits for its outcome.
@@ -121,5 +124,51 @@ func TestEveryLookTellsSinceWhenADeliveryIsHeld(t *testing.T) {
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			return s.number("EXISTS", s.keys().Calm) == 0, "notes are left"
 		})
+	})
+}
+
+// After 13 minutes of a handler that hung, the doctor had nothing to say, and the first alert came after 65.
+func TestDoctorNamesAHandlerThatHangs(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t, soundServer...)
+	s := newStack(t, server)
+	op := admin.New(s.redis, s.prefix)
+	s.groups("g")
+	policy := quick()
+	policy.VisibilityTimeout = 3 * time.Second
+	s.bridge(policy)
+	began, outcome := s.hungWorker("g")
+	s.schedule(1, "m", within(0))
+	<-began
+	named := func() (byDoctor, byStats bool, all string) {
+		t.Helper()
+		report, err := examine(context.WithoutCancel(t.Context()), doctor.Config{Client: s.redis.Client, Prefix: s.prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stats, err := op.Stats(t.Context(), s.queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		isHeldLong := func(f doctor.Finding) bool { return f.Code == "D413" && f.Queue == s.queue && f.Group == "g" }
+		advice := op.Advise(admin.Seen{Stats: []admin.QueueStats{stats}, BridgesFailed: true})
+		return slices.ContainsFunc(report.Findings, isHeldLong), slices.ContainsFunc(advice, isHeldLong),
+			fmt.Sprint(report.Findings, advice)
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return s.number("HEXISTS", s.keys().Calm, lua.HeldField("g")) == 1, "no bridge has noted the delivery"
+	})
+	if byDoctor, byStats, all := named(); byDoctor || byStats {
+		t.Error("named at once: ", all)
+	}
+	clock.Step(2*time.Minute + time.Second)
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		byDoctor, byStats, all := named()
+		return byDoctor && byStats, all
+	})
+	outcome <- nil
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		byDoctor, byStats, all := named()
+		return !byDoctor && !byStats, all
 	})
 }

@@ -46,6 +46,7 @@ func sightOfStats(q QueueStats) doctor.QueueSight {
 			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
 			Pending:    g.Pending,
 			Visibility: g.Policy.VisibilityTimeout, Usual: (*time.Duration)(g.Usual),
+			Handler: g.Policy.HandlerTimeout,
 		}
 		if g.OldestHeld != nil {
 			one.OldestHeld, one.Holder = time.Duration(g.OldestHeld.Held), g.OldestHeld.Consumer
@@ -70,7 +71,7 @@ func sightOfSample(q QueueSample) doctor.QueueSight {
 			Name: g.Name, Consumers: g.Consumers, Lag: g.Lag, Waiting: known(g.Waiting), Unread: known(g.Unread),
 			Pending:    g.Pending,
 			OldestIdle: known(g.Oldest), Visibility: g.Visibility, OldestHeld: known(g.OldestHeld), Holder: g.Holder,
-			Usual: (*time.Duration)(g.Usual),
+			Usual: (*time.Duration)(g.Usual), Handler: g.HandlerTimeout,
 		})
 	}
 	return s

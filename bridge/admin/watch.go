@@ -66,6 +66,8 @@ type QueueSample = inspect.QueueSample
 //		Waiting    *Millis
 //		Unread     *Millis
 //		Visibility time.Duration // the group's visibility timeout; 0: it holds nothing
+//		// how long a handler may take by the policy; 0: no limit, or it holds nothing
+//		HandlerTimeout time.Duration
 //		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis
 //		// 7.2 a consumer without work cannot be told from one that is gone, and all count.
 //		Alive       int64

@@ -48,6 +48,7 @@ type groupFigures struct {
 
 	waiting, unread *view.Millis  // see GroupStats; unread is that of the partition where it is longest
 	visibility      time.Duration // of a Watcher: the visibility timeout of a group that holds something
+	handlerTimeout  time.Duration // of a Watcher: of the policy of such a group
 
 	oldest     *PendingEntry
 	oldestIdle *view.Millis  // how long the oldest entry is idle; the greatest of all partitions
@@ -302,6 +303,7 @@ func (g *groupFigures) add(other *groupFigures) {
 	g.pending += other.pending
 	g.waiting, g.unread = longest(g.waiting, other.waiting), longest(g.unread, other.unread)
 	g.visibility = max(g.visibility, other.visibility)
+	g.handlerTimeout = max(g.handlerTimeout, other.handlerTimeout)
 	if other.oldest != nil && (g.oldest == nil || comparePending(*other.oldest, *g.oldest) < 0) {
 		g.oldest = other.oldest
 	}

@@ -84,7 +84,8 @@ type GroupSample struct {
 	Waiting *view.Millis `json:"waiting_ms,omitempty"`
 	Unread  *view.Millis `json:"unread_ms,omitempty"`
 
-	Visibility time.Duration `json:"-"` // the group's visibility timeout; 0: it holds nothing
+	Visibility     time.Duration `json:"-"` // the group's visibility timeout; 0: it holds nothing
+	HandlerTimeout time.Duration `json:"-"` // how long a handler may take by the policy; 0: no limit, or it holds nothing
 
 	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a
 	// consumer without work cannot be told from one that is gone, and all count.
@@ -134,7 +135,8 @@ func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
 			})
 			for _, g := range p.groups {
 				if g.pending > 0 {
-					g.visibility = p.visibility(g.name, w.defaults)
+					policy := p.policyOf(g.name, w.defaults)
+					g.visibility, g.handlerTimeout = policy.VisibilityTimeout, policy.HandlerTimeout
 				}
 			}
 			p.addRetries(p.retries)
@@ -236,7 +238,7 @@ func sampleOf(queue string, parts []*partition) QueueSample {
 		}
 		one := GroupSample{
 			Name: g.name, Lag: g.lag, LagApprox: g.lagApprox, Pending: g.pending, Oldest: g.oldestIdle, Waiting: g.waiting,
-			Unread: g.unread, Usual: g.usual, Visibility: g.visibility,
+			Unread: g.unread, Usual: g.usual, Visibility: g.visibility, HandlerTimeout: g.handlerTimeout,
 			Alive: max(g.manyConsumers, alive), AliveApprox: g.consumersApprox,
 			Consumers: max(g.manyConsumers, int64(len(g.consumers))), Retrying: g.retrying, RetryingMore: g.retryingApprox,
 		}

@@ -76,10 +76,10 @@ func (r *partitionReader) settings(key string, hash *map[string]string) view.Que
 	return view.Into(r.c.B().Hgetall().Key(key).Build(), hash, rueidis.RedisResult.AsStrMap)
 }
 
-// visibility returns the visibility timeout of a group that a Watcher looks at.
-func (p *partition) visibility(group string, defaults map[string]string) time.Duration {
+// policyOf returns the policy of a group that a Watcher looks at.
+func (p *partition) policyOf(group string, defaults map[string]string) stream.Policy {
 	policies, _ := stream.ResolveAll([]string{group}, p.settings, defaults)
-	return policies[group].VisibilityTimeout
+	return policies[group]
 }
 
 // newestLetter asks for the newest dead letter, if that is a fresh one. A Watcher asks when their number has grown.

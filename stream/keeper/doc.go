@@ -17,6 +17,8 @@
 //   - memory returns although an older entry stays pending, and nothing is freed that a group still needs
 //     (TestTrimFreesBehindAnEntryThatStaysPending, TestTrimSparesWhatAnyGroupStillNeeds, TestWithoutGroupsNothingIsTrimmed);
 //   - a consumer that holds something is never deleted (TestIdleConsumersAreDropped);
+//   - notes since when deliveries are held go with them (TestNotesOfDeliveriesGoWithThem,
+//     TestDrainedQueueHoldsNoNotesOfDeliveries);
 //   - a body without a due time goes only after it was seen twice (TestOrphansGoOnlyAfterTheyWereConfirmed), and goes wherever it
 //     hides
 //     (TestKeeperDeletesOrphansBehindMembersWithoutABody);

@@ -57,6 +57,7 @@ type GroupSight struct {
 	Holder     string         // the consumer of that entry
 	Usual      *time.Duration // how long deliveries took lately; nil: not known
 	Visibility time.Duration  // the visibility timeout; 0: not known
+	Handler    time.Duration  // how long a handler may take by the policy; 0: no limit
 }
 
 // Advise judges what was seen by the rules of an examination, as far as a single sight allows, and asks nothing. It returns the
@@ -157,7 +158,8 @@ func (e *examination) groupSeen(
 		}
 		say(c, p.keys.Stream, g.Name, g.Lag, found)
 	}
-	if g.Visibility > 0 && g.OldestHeld > heldTooLong(g.Visibility, g.Usual) && g.OldestIdle <= abandonedAfter(g.Visibility) {
+	if g.Visibility > 0 && g.OldestHeld > heldTooLong(g.Visibility, g.Handler, g.Usual) &&
+		g.OldestIdle <= abandonedAfter(g.Visibility) {
 		say(heldLong, p.keys.Stream, g.Name, 1, heldFound(1, g.OldestHeld, g.Holder, g.Usual))
 	}
 	// For one visibility timeout after a start of their own, or of the server, bridges reclaim nothing.

@@ -87,6 +87,7 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
 		{"a handler hangs", group(func(g *GroupSight) { g.OldestHeld, g.Holder = 121*time.Second, "web-1" }), "D413",
 			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; how long deliveries usually take is not known"},
+		{"a handler may take long", group(func(g *GroupSight) { g.OldestHeld, g.Handler = 59*minute, hour }), "", ""},
 		{"a handler takes longer than usual", group(func(g *GroupSight) {
 			g.OldestHeld, g.Holder, g.Usual = 61*time.Second, "web-1", new(200*time.Millisecond)
 		}), "D413", "web-1 for 1m1s; deliveries usually take 200ms. Next: duestream pending emails --group g"},

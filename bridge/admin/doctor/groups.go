@@ -38,13 +38,14 @@ func (l *look) groups(p place) {
 			})
 			continue
 		}
-		visibility := l.policy(p.queue, g.Name).VisibilityTimeout
+		policy := l.policy(p.queue, g.Name)
+		visibility := policy.VisibilityTimeout
 		l.waiting(p, g.Name, visibility)
 		l.consumers(p, g.Name)
 		if g.Pending > 0 {
 			l.apart(func(l *look) { // the group may have been destroyed meanwhile
 				l.pending(p, g, visibility)
-				l.hung(p, g.Name, visibility)
+				l.hung(p, g.Name, policy)
 			}, lua.ErrNoGroup)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // sweepCount is how many entries behind a pending one are looked at.
@@ -68,7 +69,8 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 const heldLook = 100
 
 // hung looks for entries that are held for too long by consumers that extend them.
-func (l *look) hung(p place, group string, visibility time.Duration) {
+func (l *look) hung(p place, group string, policy stream.Policy) {
+	visibility := policy.VisibilityTimeout
 	l.twice(func(l *look) *Finding {
 		now, text := l.serverTime(), l.text(l.c.B().Hget().Key(p.keys.Calm).Field(lua.HeldField(group)).Build())
 		l.denied("since when deliveries are held")
@@ -77,7 +79,7 @@ func (l *look) hung(p place, group string, visibility time.Duration) {
 		if notes.Usual >= 0 {
 			usual = &notes.Usual
 		}
-		tooLong, longest := heldTooLong(visibility, usual), time.Duration(0)
+		tooLong, longest := heldTooLong(visibility, policy.HandlerTimeout, usual), time.Duration(0)
 		var ids []string
 		holder := ""
 		for _, one := range l.pendingFrom(p, group, "-", heldLook) {

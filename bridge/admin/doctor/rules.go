@@ -24,10 +24,11 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 }
 
 // heldTooLong is how long a delivery may be held by a consumer that extends it, until its handler may hang. usual is how long
-// deliveries of the group took lately; nil: not known.
-func heldTooLong(visibility time.Duration, usual *time.Duration) time.Duration {
+// deliveries of the group took lately; nil: not known. Then a handler may take what the policy allows it, and no less than two
+// minutes.
+func heldTooLong(visibility, handlerTimeout time.Duration, usual *time.Duration) time.Duration {
 	if usual == nil {
-		return max(2*time.Minute, 4*visibility)
+		return max(2*time.Minute, 4*visibility, handlerTimeout+visibility)
 	}
 	return max(time.Minute, 2*visibility, 10**usual)
 }
