@@ -77,6 +77,10 @@ func (o *operator) abilities() []ability {
 		}},
 		{"Admin.Register", func(ctx context.Context) error { return a.Register(ctx, queue) }},
 		{"Admin.MakeReady", func(ctx context.Context) error { return a.MakeReady(ctx, queue) }},
+		{"Admin.SetPartitionsDespiteKeys", func(ctx context.Context) error {
+			counts, err := a.SetPartitionsDespiteKeys(ctx, queue, 7, nil)
+			return want(err, "partitions", counts.Latest(), 7)
+		}},
 		{"Admin.Bridges", func(ctx context.Context) error {
 			all, err := a.Bridges(ctx)
 			return want(err, "bridges", len(all), 1)

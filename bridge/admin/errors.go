@@ -30,5 +30,9 @@ var ErrOneKey = push.ErrOneKey
 // ErrShrink: a queue was to have fewer partitions than it has.
 var ErrShrink = stream.ErrShrink
 
+// ErrKeyed: a queue was to get more partitions, and holds messages with a key: new messages of a key would be delivered beside
+// them.
+var ErrKeyed = stream.ErrKeyed
+
 // Hint says what an operator should check next, of errors that come from the server; "" of others.
 func Hint(err error) string { return lua.Hint(err) }

@@ -59,8 +59,26 @@ func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, 
 
 // SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had.
 // Producers, bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends
-// what one left. progress may be nil. ErrInvalid, ErrShrink.
+// what one left. progress may be nil. ErrInvalid, ErrShrink. ErrKeyed: the queue holds messages with a key; nothing was changed.
+// To find out, it reads the meta of all that is scheduled.
 func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
+	counts, err := a.Partitions(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	if n > counts.Latest() && lua.CheckPartitions(n) == nil {
+		if err := stream.CheckKeys(ctx, a.redis.Client, a.prefix, queue); err != nil {
+			return counts, fmt.Errorf("grow to %d partitions: %w", n, err)
+		}
+	}
+	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
+}
+
+// SetPartitionsDespiteKeys is SetPartitions for a queue that holds messages with a key. What it holds stays where it is, and
+// keeps its order; new messages go where their key belongs now. So until what was there before is done, its retries included,
+// several messages of one key may be delivered at a time, and new ones before old ones.
+func (a *Admin) SetPartitionsDespiteKeys(ctx context.Context, queue string, n int,
+	progress func(done, total int)) (PartitionCounts, error) {
 	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }
 

@@ -75,6 +75,7 @@ var outcomes = []outcome{
 	{admin.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
+	{admin.ErrKeyed, exitFailure, "most keys would belong to another partition, and their new messages would be delivered beside those that the queue holds: stop what schedules them, wait until `duestream stats` shows none, grow, and wait 10 s; or accept that with --despite-keys"},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNoRecurrence, exitNotFound, "`duestream recur list` lists them"},
 	{admin.ErrNoToken, exitNotFound, "`duestream token list` lists them; those of a gateway's file are in that file alone"},

@@ -22,11 +22,16 @@ grow to so many, 1 to 256, also while it is in use: producers, bridges and worke
 it up within seconds. A queue never shrinks. After an error repeat the command: with the
 number in force it mends what is missing.
 
-A message's ID says which partition it goes to. Order is kept within a partition only.`,
+A message's key, or its ID when it has none, says which partition it goes to. Order is
+kept within a partition only. A queue that holds messages with a key does not grow: their
+keys would belong to other partitions, and new messages of a key would be delivered
+beside them. With --despite-keys it grows all the same.`,
 		Example: "  duestream queue partitions emails\n  duestream queue partitions emails 8\n" +
 			"  duestream queue partitions imports 8 --create",
 	}
 	n := 0
+	despiteKeys := cmd.Flags().Bool("despite-keys", false,
+		"grow although messages of one key may be delivered side by side until what the queue holds now is done")
 	return a.configures(cmd, func(args []string) (err error) {
 		if len(args) < 2 {
 			return nil
@@ -37,7 +42,7 @@ A message's ID says which partition it goes to. Order is kept within a partition
 		return admin.CheckPartitions(n)
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if len(args) == 2 {
-			return a.growQueue(ctx, op, args[0], n)
+			return a.growQueue(ctx, op, args[0], n, *despiteKeys)
 		}
 		return a.showPartitions(ctx, op, args[0])
 	})
@@ -51,9 +56,13 @@ type partitionCounts struct {
 	ByPartition []admin.PartitionStats `json:"by_partition,omitempty"`
 }
 
-func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n int) error {
+func (a *app) growQueue(ctx context.Context, op *admin.Admin, queue string, n int, despiteKeys bool) error {
+	grow := op.SetPartitions
+	if despiteKeys {
+		grow = op.SetPartitionsDespiteKeys
+	}
 	bar := term.NewProgress(a.err, "partitions")
-	counts, err := op.SetPartitions(ctx, queue, n, func(done, total int) {
+	counts, err := grow(ctx, queue, n, func(done, total int) {
 		share := float64(done) / float64(total)
 		bar.Show(int64(share*float64(n)), share)
 	})

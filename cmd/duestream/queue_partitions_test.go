@@ -62,3 +62,30 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 		t.Error(out)
 	}
 }
+
+// A queue grew without a word while messages with a key were scheduled, in flight or waiting for a retry. The key belonged to
+// another partition from then on, where its next message was delivered beside them.
+func TestAQueueThatHoldsMessagesWithAKeyDoesNotGrowUnasked(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "q", "--id", "x", "--key", "customer-7", "--in", "1h", "body")
+	refuses := func(why string) {
+		t.Helper()
+		said := []string{"q: the queue holds messages with a key: " + why, "hint: ", "--despite-keys"}
+		c.fails(exitFailure, said, "queue", "partitions", "q", "4")
+	}
+	refuses(`key "customer-7" is scheduled in partition 0`)
+	c.ok("cancel", "q", "x")
+	c.in(0, "ZADD", "turns", "0", "customer-7\x1fbusy\x1f1-1")
+	refuses("in partition 0 some are in flight, or wait for one of their key")
+	if out := c.ok("queue", "partitions", "q", "--despite-keys", "4"); out != "q has 4 partitions\n" {
+		t.Error(out)
+	}
+	if out := c.ok("queue", "partitions", "q", "4"); out != "q has 4 partitions\n" { // with the count in force it only mends
+		t.Error(out)
+	}
+	c.in(0, "DEL", "turns")
+	if out := c.ok("queue", "partitions", "q", "6"); out != "q has 6 partitions\n" {
+		t.Error(out)
+	}
+}

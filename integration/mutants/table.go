@@ -161,6 +161,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestRedriveGoesWhereTheKeyBelongsNow", "./stream/deadletter"},
 	},
 	{
+		name: "a queue grows whatever keys it holds", file: "bridge/admin/queues.go",
+		old:  "if n > counts.Latest() && lua",
+		new:  "if n > lua.MaxPartitions && lua",
+		test: []string{"-run", "TestAQueueThatHoldsMessagesWithAKey", "./cmd/duestream"},
+	},
+	{
 		name: "a repeated move adds the letter once more", file: "lua/redrive.lua",
 		old:  "if edited == 'moved' and (redis.call('HGET', payload, member)",
 		new:  "if false and (redis.call('HGET', payload, member)",
