@@ -43,12 +43,11 @@ func ParseHeldNotes(text string) HeldNotes {
 	return n
 }
 
-// Since returns since when a consumer holds an entry, as far as is known: not later than idle before now, when the entry was
-// delivered or last extended, and not before it became ready. A note that is not of this delivery does not count. now is the
-// server's clock.
+// Since returns since when a consumer holds an entry, as far as is known: by a note of this delivery, else since idle before now,
+// when the entry was delivered or last extended, but not before it became ready. now is the server's clock.
 func (n HeldNotes) Since(entry, consumer string, now time.Time, idle time.Duration) time.Time {
 	since := now.Add(-idle)
-	if note, ok := n.since[entry]; ok && note.holder == sha1Hex(consumer)[:8] && note.since.Before(since) {
+	if note, ok := n.since[entry]; ok && note.holder == sha1Hex(consumer)[:8] && !note.since.After(now) {
 		since = note.since
 	}
 	// A lease that is shorter than the visibility timeout is idle from the start. A clock that was set back adds entries of the

@@ -9,8 +9,15 @@
 -- the SHA-1 of the consumer's name. A delivery that was not extended before the first look is noted exactly, another one as shorter than it is.
 -- Noted are the first ten entries, and of the others those that have been idle for an eighth of the visibility timeout: a consumer extends
 -- at a third of it, so what ends soon costs no note. An entry that another consumer has claimed is a new delivery.
-local function note_held(calm, stream, group, visibility, most)
-  local field, now = 'held:' .. group, now_ms()
+--
+-- A lease that is shorter than the visibility timeout is idle from the start: leases has when it was given out. Those that end first are looked at.
+local function note_held(calm, leases, stream, group, visibility, most)
+  local field, now, given = 'held:' .. group, now_ms(), {}
+  local ending = redis.pcall('ZRANGE', leases, 0, most - 1, 'WITHSCORES') -- another type has none
+  for i = 1, #ending, 2 do
+    local within, entry, of = parts_of_lease(ending[i])
+    if of == group then given[entry] = number_of(ending[i + 1]) - within end
+  end
   local known = redis.call('HGET', calm, field) or ''
   local usual, before, texts = tonumber(string.match(known, '^%d+') or nil), {}, {}
   for entry, since, holder in string.gmatch(known, '(%d+%-%d+)=(%d+)/(%x+)') do
@@ -19,9 +26,8 @@ local function note_held(calm, stream, group, visibility, most)
   for i, one in ipairs(redis.call('XPENDING', stream, group, '-', '+', most)) do
     local entry, idle = one[1], one[3]
     local holder, noted = string.sub(redis.sha1hex(one[2]), 1, 8), before[entry]
-    local since = now - math.max(0, idle)
     if noted and noted.holder ~= holder then noted = nil end
-    if noted then since = math.min(since, noted.since) end
+    local since = noted and noted.since or given[entry] or now - math.max(0, idle)
     if noted or i <= 10 or idle >= visibility / 8 then
       texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
     end
