@@ -81,6 +81,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	}
 	if to == nil || m.ID != "" || m.Headers != nil || m.MaxAttempts != 0 || m.RetryDelays != "" || m.RetryFor != 0 ||
 		m.MaxSnoozes != 0 || m.MaxCrashes != 0 || m.HandlerTimeout != 0 || m.Key != "" || m.Spread != 0 || !m.Expires.IsZero() ||
+		m.ExpiresIn != 0 ||
 		m.Dedup != 0 || m.Replace != "" {
 		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
 	}

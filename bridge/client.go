@@ -128,9 +128,12 @@ func withPrefix(prefix string) string {
 //		// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the
 //		// worker. At most ten years.
 //		HandlerTimeout time.Duration
-//		// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be
-//		// after At.
+//		// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero
+//		// = never. It must be after At.
 //		Expires time.Time
+//		// ExpiresIn counts from the moment of the call, by the server's clock, in place of Expires. It must be longer
+//		// than Delay and Spread; at most ten years. Zero = never.
+//		ExpiresIn time.Duration
 //		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most
 //		// ten years. Zero = only while it is scheduled. It needs an ID.
 //		Dedup time.Duration
@@ -234,8 +237,13 @@ func HandlerTimeout(d time.Duration) Option {
 	return func(m *producer.Message) { m.HandlerTimeout = d }
 }
 
-// ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t.
+// ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t, by the
+// server's clock. What counts from now is said by ExpiresIn: the clock here may be another one.
 func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }
+
+// ExpiresIn is ExpiresAt so long after now, by the server's clock, whatever the clock here says. It takes one round trip more. It
+// must be longer than In, with Spread; up to ten years.
+func ExpiresIn(d time.Duration) Option { return func(m *producer.Message) { m.ExpiresIn = d } }
 
 // Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }

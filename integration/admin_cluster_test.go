@@ -66,6 +66,10 @@ func (o *operator) abilities() []ability {
 			return want(err, "queues", names, []string{queue})
 		}},
 		{"Admin.CheckKnown", func(ctx context.Context) error { return a.CheckKnown(ctx, queue) }},
+		{"Admin.Time", func(ctx context.Context) error {
+			at, err := a.Time(ctx, queue)
+			return want(err, "no time", at.IsZero(), false)
+		}},
 		{"Admin.CheckGroup", func(ctx context.Context) error { return a.CheckGroup(ctx, queue, "g") }},
 		{"Admin.Partitions", func(ctx context.Context) error {
 			counts, err := a.Partitions(ctx, queue)

@@ -2,9 +2,23 @@ package admin
 
 import (
 	"context"
+	"time"
 
+	"github.com/duestream/duestream/internal/view"
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/inspect"
 )
+
+// Time returns the clock of the server that holds a queue, by which its messages are due and expire; of any server for "".
+func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
+	if queue == "" {
+		return view.ServerTime(ctx, a.redis.Client)
+	}
+	if err := lua.CheckQueue(queue); err != nil {
+		return time.Time{}, err
+	}
+	return view.ServerTimeOf(ctx, a.redis.Client, lua.NewKeys(a.prefix, queue).Due)
+}
 
 // Flow is what the policy of a queue limits what becomes ready by, in each partition, and whether it has workers rest.
 //

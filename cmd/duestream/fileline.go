@@ -85,7 +85,7 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 		return m, err
 	}
 	if l.Expires != nil {
-		m.Expires = time.UnixMilli(*l.Expires)
+		m.Expires, m.ExpiresIn = time.UnixMilli(*l.Expires), 0
 	}
 	if l.Key != nil {
 		m.Key = *l.Key

@@ -109,7 +109,7 @@ stops and says from which line to go on (--from-line).`,
 		if o.file != "" {
 			return a.scheduleFile(ctx, o, args)
 		}
-		options, err := o.options(time.Now())
+		options, err := o.options()
 		if err != nil {
 			return err
 		}
@@ -118,6 +118,9 @@ stops and says from which line to go on (--from-line).`,
 			return err
 		}
 		return a.produce(ctx, func(client *bridge.Client, op *admin.Admin) error {
+			if err := o.checkExpiry(ctx, op, args[0]); err != nil {
+				return err
+			}
 			return a.scheduleOne(ctx, client, op, args[0], payload, o.id, options)
 		})
 	})
@@ -152,7 +155,8 @@ func (a *app) scheduleOne(
 // taken adds to a duplicate error until when the ID is remembered, where its first message is not scheduled any more.
 func (a *app) taken(ctx context.Context, op *admin.Admin, queue, id string, err error) error {
 	until, unknown := op.Remembered(ctx, queue, id)
-	if unknown != nil || !until.After(time.Now()) {
+	now, untold := op.Time(ctx, queue)
+	if unknown != nil || untold != nil || !until.After(now) {
 		return err // it is scheduled
 	}
 	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue, until.Local().Format(time.RFC3339))
@@ -169,12 +173,17 @@ func newScheduledAt(id string, due time.Time) scheduledAt {
 	return scheduledAt{id, due, due.UnixMilli()}
 }
 
-// expires returns when the message expires; zero is never.
-func (o *scheduleOptions) expires(now time.Time) time.Time {
-	if o.given("expires-in") {
-		return now.Add(o.expiresIn)
+// checkExpiry refuses a message that would expire before it is due, where that takes the server's clock to say.
+func (o *scheduleOptions) checkExpiry(ctx context.Context, op *admin.Admin, queue string) error {
+	if o.expiresAt.IsZero() || !o.when.At.IsZero() {
+		return nil
 	}
-	return o.expiresAt
+	now, err := op.Time(ctx, queue)
+	if due := now.Add(o.when.In + o.spread); err == nil && !o.expiresAt.After(due) {
+		err = usage.Errorf("expires %s: must be after the due time %s", o.expiresAt.Format(time.RFC3339),
+			due.Format(time.RFC3339))
+	}
+	return err
 }
 
 // setRetries sets what the flags say of retries.
@@ -188,7 +197,7 @@ var replaceOptions = map[string]bridge.Option{
 }
 
 // options checks what can be checked without Redis, and turns flags into options.
-func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
+func (o *scheduleOptions) options() ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
 	if o.spread > 0 {
 		all = append(all, bridge.Spread(o.spread))
@@ -214,18 +223,15 @@ func (o *scheduleOptions) options(now time.Time) ([]bridge.Option, error) {
 		}
 	}
 	all = append(all, func(m *bridge.NewMessage) { o.setRetries(m) })
-	if expires := o.expires(now); !expires.IsZero() {
-		due := now.Add(o.when.In)
-		if !o.when.At.IsZero() {
-			due = o.when.At
-		}
-		due = due.Add(o.spread)
-		if !expires.After(due) {
-			return nil, usage.Errorf("expires %s: must be after the due time %s", expires.Format(time.RFC3339),
-				due.Format(time.RFC3339))
-		}
-		all = append(all, bridge.ExpiresAt(expires))
+	if last := o.when.At.Add(o.spread); !o.when.At.IsZero() && !o.expiresAt.IsZero() && !o.expiresAt.After(last) {
+		return nil, usage.Errorf("expires %s: must be after the due time %s", o.expiresAt.Format(time.RFC3339),
+			last.Format(time.RFC3339))
 	}
+	if last := o.when.In + o.spread; o.given("expires-in") && o.when.At.IsZero() && o.expiresIn <= last {
+		return nil, usage.Errorf("expires-in %s: must be after the due time, which is in %s at the latest",
+			human.Short(o.expiresIn), human.Short(last))
+	}
+	all = append(all, bridge.ExpiresIn(o.expiresIn), bridge.ExpiresAt(o.expiresAt))
 	switch replace, known := replaceOptions[o.replace]; {
 	case !known:
 		return nil, usage.Errorf("replace %q: must be always, later or earlier", o.replace)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
@@ -58,7 +57,10 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 		}
 		return "duplicate: " + human.OneLine(m.ID, 256) + " is scheduled, or inside its dedup window"
 	}
-	return a.produce(ctx, func(client *bridge.Client, _ *admin.Admin) error {
+	return a.produce(ctx, func(client *bridge.Client, op *admin.Admin) error {
+		if err := o.checkExpiry(ctx, op, queue); err != nil {
+			return err
+		}
 		f.send = func(ctx context.Context, messages []bridge.NewMessage) []error {
 			return sendMessages(ctx, client, queue, messages)
 		}
@@ -88,12 +90,11 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 		window = fileDedup
 	}
 	o.dedup = 0 // it needs no --id here
-	now := time.Now()
-	if _, err := o.options(now); err != nil {
+	if _, err := o.options(); err != nil {
 		return m, err
 	}
-	m = bridge.NewMessage{Delay: o.when.In, At: o.when.At, Spread: o.spread, Headers: o.headers, Expires: o.expires(now),
-		Dedup: window}
+	m = bridge.NewMessage{Delay: o.when.In, At: o.when.At, Spread: o.spread, Headers: o.headers, Expires: o.expiresAt,
+		ExpiresIn: o.expiresIn, Dedup: window}
 	o.setRetries(&m)
 	return m, nil
 }

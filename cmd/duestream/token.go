@@ -73,12 +73,16 @@ nobody uses it any more.`,
 		for verb := range strings.SplitSeq(strings.Join(verbs, ","), ",") {
 			t.Verbs = append(t.Verbs, admin.Verb(verb))
 		}
-		if expires > 0 {
-			t.Expires = time.Now().Add(expires)
-		}
 		return t.Check()
 	}
 	return a.operates(cmd, fill, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if expires > 0 {
+			now, err := op.Time(ctx, "")
+			if err != nil {
+				return err
+			}
+			t.Expires = now.Add(expires)
+		}
 		secret, err := op.AddToken(ctx, t)
 		if err != nil {
 			if errors.Is(err, bridge.ErrUnavailable) {

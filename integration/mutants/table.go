@@ -472,4 +472,10 @@ var mutants = []mutant{
 		new:  "elseif last and false then redis.call('HDEL', planned, name, '')",
 		test: []string{"-run", "TestTheLastRecurrenceLeavesNoField", "./scheduler/planner"},
 	},
+	{
+		name: "a message expires by the producer's clock", file: "scheduler/producer/message.go",
+		old:  "\t\tnow, err = view.ServerTimeOf(ctx, p.cfg.Client, p.keys(queue).Due)\n",
+		new:  "\t\tnow, err = view.ServerTimeOf(ctx, p.cfg.Client, p.keys(queue).Due)\n\t\tnow = time.Now()\n",
+		test: []string{"-run", "TestExpiryCountsByTheClockOfRedis", "./cmd/duestream"},
+	},
 }

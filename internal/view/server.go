@@ -10,12 +10,18 @@ import (
 
 // ServerTime returns the server's clock.
 func ServerTime(ctx context.Context, c rueidis.Client) (now time.Time, err error) {
-	err = Ask(ctx, c, clockOf(c, &now))
+	err = Ask(ctx, c, clockOf(c.B().Time().Build(), &now))
 	return now, err
 }
 
-func clockOf(c rueidis.Client, now *time.Time) Question {
-	return Into(c.B().Time().Build(), now, func(reply rueidis.RedisResult) (time.Time, error) {
+// ServerTimeOf returns the clock of the server that holds a key.
+func ServerTimeOf(ctx context.Context, c rueidis.Client, key string) (now time.Time, err error) {
+	err = Ask(ctx, c, clockOf(c.B().Time().Build().SetSlot(key), &now))
+	return now, err
+}
+
+func clockOf(ask rueidis.Completed, now *time.Time) Question {
+	return Into(ask, now, func(reply rueidis.RedisResult) (time.Time, error) {
 		clock, err := reply.AsIntSlice()
 		if err == nil && len(clock) != 2 {
 			err = fmt.Errorf("%d values", len(clock))

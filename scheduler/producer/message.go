@@ -2,9 +2,12 @@ package producer
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -39,8 +42,13 @@ type Message struct {
 	// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the worker. At
 	// most ten years.
 	HandlerTimeout time.Duration
-	// Expires is the time from which the message is dead-lettered instead of delivered; zero = never. It must be after At.
+	// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero = never. It
+	// must be after At.
 	Expires time.Time
+	// ExpiresIn counts from the moment of the call, by the server's clock, in place of Expires. It must be longer than Delay and
+	// Spread; at most ten years. Zero = never.
+	ExpiresIn time.Duration
+	expires   time.Time // what ExpiresIn comes to
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
 	// Zero = only while it is scheduled. It needs an ID.
 	Dedup time.Duration
@@ -103,7 +111,7 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	}
 	item := lua.Item{
 		ID: m.ID, When: when, Payload: c.add(m.Payload),
-		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.Expires, m.fields()...),
+		Meta: lua.EncodeMeta(m.Headers, m.MaxAttempts, m.expiry(), m.fields()...),
 	}
 	switch {
 	case m.Replace != "":
@@ -114,6 +122,50 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 		item.Dedup = lua.Refuse
 	}
 	return item, nil
+}
+
+// expiry is the time from which on the message is dead; zero = never.
+func (m *Message) expiry() time.Time {
+	if m.Expires.IsZero() {
+		return m.expires
+	}
+	return m.Expires
+}
+
+// checkExpiresIn refuses what cannot be right by any clock.
+func (m *Message) checkExpiresIn() error {
+	switch until := m.Delay + m.Spread; {
+	case m.ExpiresIn == 0:
+		return nil
+	case !m.Expires.IsZero():
+		return lua.Invalid("expires in", m.ExpiresIn.String(), "must be zero when a point in time is given")
+	case m.ExpiresIn > 0 && m.At.IsZero() && m.ExpiresIn <= until:
+		return lua.Invalid("expires in", m.ExpiresIn.String(), "must be after the due time, which is in %s at the latest", until)
+	}
+	return lua.CheckDelay("expires in", m.ExpiresIn)
+}
+
+// expiring returns messages with the times at which those with ExpiresIn expire, by the clock of the server that has the queue,
+// which is asked only then.
+func (p *Producer) expiring(ctx context.Context, queue string, ms []Message) ([]Message, error) {
+	if !slices.ContainsFunc(ms, func(m Message) bool { return m.ExpiresIn != 0 && m.checkExpiresIn() == nil }) {
+		return ms, nil
+	}
+	var now time.Time
+	err := p.harmlessly(ctx, time.Now(), func(ctx context.Context) (err error) {
+		now, err = view.ServerTimeOf(ctx, p.cfg.Client, p.keys(queue).Due)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ms = slices.Clone(ms)
+	for i := range ms {
+		if m := &ms[i]; m.ExpiresIn != 0 {
+			m.expires = now.Add(m.ExpiresIn)
+		}
+	}
+	return ms, nil
 }
 
 // fields returns what the message says besides headers, attempts and expiry.
@@ -177,12 +229,15 @@ func (m *Message) check() error {
 	if err := m.retries().Check(); err != nil {
 		return err
 	}
-	if !m.Expires.IsZero() {
-		if err := lua.CheckTime("expires", m.Expires); err != nil {
+	if err := m.checkExpiresIn(); err != nil {
+		return err
+	}
+	if expires := m.expiry(); !expires.IsZero() {
+		if err := lua.CheckTime("expires", expires); err != nil {
 			return err
 		}
-		if last := m.At.Add(m.Spread); !m.At.IsZero() && !m.Expires.After(last) {
-			return lua.Invalid("expires", m.Expires.UTC().Format(time.RFC3339), "must be after the due time %s",
+		if last := m.At.Add(m.Spread); !m.At.IsZero() && !expires.After(last) {
+			return lua.Invalid("expires", expires.UTC().Format(time.RFC3339), "must be after the due time %s",
 				last.UTC().Format(time.RFC3339))
 		}
 	}

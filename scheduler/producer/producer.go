@@ -190,6 +190,9 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 	}
 	defer p.busy.Done()
 	l, err := r.batchRoute(ctx)
+	if err == nil {
+		ms, err = p.expiring(ctx, queue, ms)
+	}
 	if err != nil {
 		return nil, wrap("schedule", queue, "", err)
 	}
