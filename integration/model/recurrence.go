@@ -111,9 +111,9 @@ func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string
 	}
 	for _, o := range occurrences {
 		part := decimal(o.At.UnixMilli())
-		r.Recent = append(slices.Clip(r.Recent), part)
 		id := name + "@" + part
-		if _, known := q.Scheduled[id]; !known {
+		if _, known := q.Scheduled[id]; !known { // else it is somebody's own
+			r.Recent = append(slices.Clip(r.Recent), part)
 			q.Scheduled[id] = NewMessage(id, float64(o.Due.UnixMilli()), payload, meta)
 		}
 	}
