@@ -124,7 +124,7 @@ func fullWays() []fullWay {
 			b.do("HSET", b.k.Planned, "r", "v t 3-9000000000000 1 8999999999999", "", "1")
 			b.do("ZADD", b.k.Due, "8999999999999", "r@8999999999999")
 		}, func(b *rig) error {
-			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r", false)
 			return err
 		}},
 		{trimScript, "behind a pending entry", func(b *rig) {

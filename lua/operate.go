@@ -227,7 +227,7 @@ type Look struct {
 	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
 	Orphans bool          // of these, bodies without a member: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
-	Recurs  bool          // there are recurrences
+	Recurs  bool          // there are recurrences, or something is remembered of one
 	Err     error
 	SideErr error
 
@@ -237,7 +237,8 @@ type Look struct {
 }
 
 var surveyScript = func() *script {
-	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring", "turns"},
+	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring", "turns",
+		"planned"},
 		[]string{"held"}, nil)
 	s.everyKey = true
 	return s
@@ -256,11 +257,12 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	looks := make([]Look, 0, len(queues))
 	for {
 		before := len(looks)
-		keys := make([]string, 0, 10*len(queues))
+		keys := make([]string, 0, 11*len(queues))
 		for _, k := range queues[before:] {
-			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns)
+			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
+				k.Planned)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/10*8)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/11*8)
 		if err != nil {
 			return nil, err
 		}

@@ -26,8 +26,9 @@ var (
 	runRecurrenceScript = load("run_recurrence", slices.Concat(recurKeys, []string{"wake"}, toldKeys),
 		[]string{"name", "body", "fields", "alone"}, nil)
 
-	removeRecurrenceScript = load("remove_recurrence", slices.Concat(recurKeys, toldKeys), []string{"name"}, nil)
-	findUnfinishedScript   = load("find_unfinished", []string{"due", "stream"}, []string{"cursor", "limit"},
+	removeRecurrenceScript = load("remove_recurrence", slices.Concat(recurKeys, toldKeys),
+		[]string{"name", "gone", "remember"}, nil)
+	findUnfinishedScript = load("find_unfinished", []string{"due", "stream"}, []string{"cursor", "limit"},
 		[]string{"id", "entries"})
 )
 
@@ -151,10 +152,28 @@ func oneIf(is bool) string {
 	return "0"
 }
 
-// RemoveRecurrence removes a recurrence, and says whether there was one, and how many messages were taken back.
-func RemoveRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string) (removed bool, takenBack int, err error) {
+// PlanGone is the Version of what is remembered of a recurrence that was removed, and of whose messages something may be left.
+const PlanGone = "gone"
+
+// RemoveRecurrence removes a recurrence, and says whether there was one, and how many messages were taken back. With remember its
+// messages of which something may be left are still remembered, with PlanGone, for one that is added again: ForgetRecurrence ends
+// that.
+func RemoveRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string,
+	remember bool) (removed bool, takenBack int, err error) {
+	return removeRecurrence(ctx, c, k, name, false, remember)
+}
+
+// ForgetRecurrence does what RemoveRecurrence does for one whose spec is gone; nothing, if there is one again.
+func ForgetRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, remember bool) error {
+	_, _, err := removeRecurrence(ctx, c, k, name, true, remember)
+	return err
+}
+
+func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string,
+	gone, remember bool) (removed bool, takenBack int, err error) {
 	for {
-		n, err := removeRecurrenceScript.integers(ctx, c, k.ofRecurrences(), []string{name, k.Actor}, 2, Durability{})
+		n, err := removeRecurrenceScript.integers(ctx, c, k.ofRecurrences(),
+			[]string{name, oneIf(gone), oneIf(remember), k.Actor}, 2, Durability{})
 		if err != nil {
 			return false, takenBack, err
 		}

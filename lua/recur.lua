@@ -34,7 +34,7 @@ local plan = plan_of(known)
 if plan.version == version and holds(spec) then return {2, 0, known} end
 if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end -- this one: of a call that was cut off
 local now = now_ms()
-plan.used = plan.used or 0
+plan.used = plan.version ~= GONE and plan.used or 0
 local back, more = split_plan(due, payload, meta, name, plan, paused and 0 or now)
 if not more then
   if plan.times ~= times then plan.spans = {{from = now, to = now}} end

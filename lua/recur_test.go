@@ -121,7 +121,7 @@ func TestARemovedRecurrenceLeavesNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.plan("r", b.recur("r", anySpec), -1000, 60_000)
 		for i, want := range []bool{true, false} {
-			removed, back, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			removed, back, err := RemoveRecurrence(b.ctx, b.c, b.k, "r", false)
 			if err != nil || removed != want || back != 2-2*i {
 				b.Error(removed, back, err)
 			}
@@ -156,7 +156,7 @@ func TestACountOfChangesThatIsNoneIsBegunAnew(t *testing.T) {
 			b.do("HSET", b.k.Planned, "", odd)
 			b.recur("r", anySpec)
 			added, _ := strconv.ParseInt(b.text("HGET", b.k.Planned, ""), 10, 64)
-			if _, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r"); err != nil {
+			if _, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r", false); err != nil {
 				b.Error(err)
 			}
 			removed, _ := strconv.ParseInt(b.text("HGET", b.k.Planned, ""), 10, 64)
@@ -309,7 +309,7 @@ func TestMuchIsTakenBackInSteps(t *testing.T) {
 			redistest.Want(b, "a removal", reply[0], int64(notReached))
 			return int(reply[1]), err
 		}, func() (int, error) {
-			removed, back, err := RemoveRecurrence(b.ctx, few, b.k, "r")
+			removed, back, err := RemoveRecurrence(b.ctx, few, b.k, "r", false)
 			redistest.Want(b, "a removal is done", removed, true)
 			return back, err
 		}},

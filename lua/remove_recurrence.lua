@@ -8,6 +8,8 @@
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
 -- ARGV[1] name (string)
+-- ARGV[2] gone (integer, 1 = only if its spec is gone: what is remembered of it is to go too)
+-- ARGV[3] remember (integer, 1 = of those that must not overlap: its messages of which something may be left stay remembered, until it is called with gone alone, or the recurrence is added again)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: removed (integer, 0 = there was none, -9 = not yet, because what was taken back came to 16 MiB: send it again), taken back (integer)
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
@@ -15,22 +17,25 @@
 -- Run twice: harmless; the second run finds none, or goes on.
 local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
-local name = ARGV[1]
+local name, gone, remember = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
 if name == '' then return redis.error_reply('ERR name does not parse') end
+if gone and redis.call('HEXISTS', recurring, name) == 1 then return {0, 0} end -- it was added again
 local plan, back, more, revision = plan_of(redis.call('HGET', planned, name)), {}, false, next_revision(planned)
 if plan.version then back, more = split_plan(due, payload, meta, name, plan, 0) end
+local keep = not more and plan.version and plan.recent[1] and (remember or plan.version == GONE and not gone)
+if keep then plan.version, plan.times = GONE, GONE end
 local function is_alone(key, ...) -- whether a hash has no other fields
   local n = redis.call('HLEN', key)
   for _, field in ipairs({...}) do n = n - redis.call('HEXISTS', key, field) end
   return n == 0
 end
-local last = is_alone(recurring, name) and is_alone(planned, name, '')
+local last = not keep and is_alone(recurring, name) and is_alone(planned, name, '')
 -- Everything is known before the first write.
 local removed = more and LATER or redis.call('HDEL', recurring, name)
 take_back(due, payload, meta, back, story)
-if more then redis.call('HSET', planned, name, plan_text(plan), '', revision)
+if more or keep then redis.call('HSET', planned, name, plan_text(plan), '', revision)
 elseif last then redis.call('HDEL', planned, name, '') -- nobody has to tell states apart any more
 elseif redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
 if story then pcall(tell, story) end

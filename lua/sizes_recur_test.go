@@ -55,7 +55,7 @@ func (o *ordeal) runRecurrence() {
 
 func (o *ordeal) removeRecurrence() {
 	o.remembered()
-	_, _, err := RemoveRecurrence(o.b.ctx, o.scale, o.b.k, "r")
+	_, _, err := RemoveRecurrence(o.b.ctx, o.scale, o.b.k, "r", false)
 	o.must(err)
 }
 

@@ -217,7 +217,7 @@ func calls() []call {
 			return err
 		}},
 		{removeRecurrenceScript, queue(func(k Keys) []string { return k.ofRecurrences() }), func(b *rig) error {
-			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r")
+			_, _, err := RemoveRecurrence(b.ctx, b.c, b.k, "r", false)
 			return err
 		}},
 		{planScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {
@@ -234,7 +234,8 @@ func calls() []call {
 			return err
 		}},
 		{surveyScript, queue(func(k Keys) []string {
-			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns}
+			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
+				k.Planned}
 		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {

@@ -83,7 +83,7 @@ func recurrences() []scenario {
 			_, planned := recurs(s, spec)
 			s.owe("a", planned, delivered|gone, gone)
 			return func(c rueidis.Client) error {
-				_, _, err := lua.RemoveRecurrence(s.ctx, c, s.k, "r")
+				_, _, err := lua.RemoveRecurrence(s.ctx, c, s.k, "r", false)
 				return err
 			}
 		}, after: func(s *scene) {

@@ -94,7 +94,7 @@ func (r *run) removeRecurrence() {
 	r.unless(len(r.q.Recurrences) == 0)
 	name := pick(r, "recurrence", recurrences...)
 	step(r, fmt.Sprintf("remove %q", name), func(ctx context.Context) (removed, error) {
-		was, back, err := lua.RemoveRecurrence(ctx, r.c, r.k, name)
+		was, back, err := lua.RemoveRecurrence(ctx, r.c, r.k, name, false)
 		return removed{was, back}, err
 	}, func(q *Queue, _ removed) removed {
 		was, back := q.RemoveRecurrence(name)

@@ -478,4 +478,10 @@ var mutants = []mutant{
 		new:  "\t\tnow, err = view.ServerTimeOf(ctx, p.cfg.Client, p.keys(queue).Due)\n\t\tnow = time.Now()\n",
 		test: []string{"-run", "TestExpiryCountsByTheClockOfRedis", "./cmd/duestream"},
 	},
+	{
+		name: "a removed recurrence is forgotten with its messages pending", file: "lua/remove_recurrence.lua",
+		old:  "(remember or plan.version == GONE and not gone)",
+		new:  "(plan.version == GONE and not gone)",
+		test: []string{"-run", "TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain", "./scheduler/planner"},
+	},
 }

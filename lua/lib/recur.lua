@@ -1,5 +1,8 @@
 -- Shared by the scripts of recurrences: what is remembered of one, and what was planned of it.
 
+-- What stands for version and times of a recurrence that was removed while something of its messages may be left.
+local GONE = 'gone'
+
 -- '<version> <times> <spans> <used> <recent>' as a table: of which spec it is, and of which times of one; which stretches of time are planned, the
 -- last one the one that goes on; how many occurrences were; and of the newest, what stands behind '@' in their IDs.
 local function plan_of(text)

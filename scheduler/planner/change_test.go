@@ -272,5 +272,80 @@ func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
 	left("a wrong one, of which nothing was planned")
+	b.Do("HINCRBY", b.Keys.Planned, "", "1")
+	b.pass(b.fresh())
+	left("the count alone, as a former release left it")
 	redistest.Want(t, "empty", q.Empty(), true)
+}
+
+// A recurrence is removed while its last message is pending, or waits to be tried again, and added again: the new one waits for
+// that message as the former one would have. What is remembered for that goes with the message.
+func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
+	t.Parallel()
+	for what, remove := range map[string]func(b *bench, q *Queue){
+		"removed": func(b *bench, _ *Queue) {
+			if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
+				t.Error(err)
+			}
+		},
+		"removed by a plain client": func(b *bench, q *Queue) {
+			b.Do("HDEL", b.Keys.Recurring, "r")
+			b.Do("HINCRBY", b.Keys.Planned, "", "1")
+			b.pass(q)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.Groups("g")
+			spec := recurrence.Spec{Every: 240 * time.Hour, Count: 3, Overlap: recurrence.OverlapSkip, Payload: []byte("p")}
+			b.put(spec)
+			b.Do("ZADD", b.Keys.Due, "5", b.scheduled()[0])
+			entry := func() string {
+				t.Helper()
+				if d, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20); err != nil || d.Moved != 1 {
+					t.Fatal(d, err)
+				}
+				m := b.Do("XREADGROUP", "GROUP", "g", "c", "STREAMS", b.Keys.Stream, ">")
+				read, err := m.AsXRead()
+				if err != nil || len(read[b.Keys.Stream]) != 1 {
+					t.Fatal(read, err)
+				}
+				return read[b.Keys.Stream][0].ID
+			}
+			pending, q := entry(), b.fresh()
+			b.pass(q)
+			again := func(left string) {
+				t.Helper()
+				remove(b, q)
+				b.pass(q)
+				redistest.Want(t, "left behind is nothing", q.Empty(), false)
+				b.put(spec)
+				b.pass(q)
+				b.pass(b.fresh())
+				redistest.Want(t, "scheduled", strings.Join(b.scheduled(), " "), left)
+			}
+			again("")
+			failure := lua.Failure{Held: lua.Held{Entry: pending}, Action: lua.ActionRetry, Delay: time.Hour}
+			if _, err := lua.Retry(t.Context(), b.Client, b.Keys, "g", lua.Attempts{Max: 5}, []lua.Failure{failure}); err != nil {
+				t.Fatal(err)
+			}
+			retry := b.scheduled()
+			again(retry[0])
+			b.Do("ZADD", b.Keys.Due, "5", retry[0])
+			last := entry()
+			remove(b, q)
+			b.pass(q)
+			b.Do("XACK", b.Keys.Stream, "g", last)
+			b.pass(q)
+			b.pass(q)
+			redistest.Want(t, "nothing is left", q.Empty(), true)
+			m := b.Do("EXISTS", b.Keys.Planned, b.Keys.Recurring)
+			n, err := m.AsInt64()
+			redistest.Want(t, fmt.Sprint("keys ", err), n, 0)
+			b.put(spec)
+			redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
+			redistest.Want(t, "used", b.remembered().Used, 1)
+		})
+	}
 }

@@ -163,7 +163,13 @@ func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int
 	if err := checkNames(queue, name); err != nil {
 		return 0, err
 	}
-	removed, back, err := lua.RemoveRecurrence(ctx, p.client, p.keys(queue), name)
+	k := p.keys(queue)
+	text, _, err := p.specText(ctx, k, name)
+	if err != nil {
+		return 0, wrap("remove", queue, name, err)
+	}
+	spec, _ := parse(queue, name, text) // one that is wrong was never planned
+	removed, back, err := lua.RemoveRecurrence(ctx, p.client, k, name, spec.Overlap == recurrence.OverlapSkip)
 	if err == nil && !removed {
 		err = ErrNoRecurrence
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +41,7 @@ type Queue struct {
 	read     time.Time // when all specs were, by the local clock; zero = never
 	now      time.Time // the server's clock at the last pass
 	items    map[string]*item
+	gone     map[string]*item  // what was removed, and of whose messages something may be left
 	warned   map[string]string // recurrence → version of a wrong spec that was told of
 	stale    atomic.Bool       // a spec is not the one that was read
 }
@@ -61,7 +61,8 @@ type item struct {
 
 // Queue returns what plans the recurrences of a queue. It does not touch Redis.
 func (p *Planner) Queue(name string) *Queue {
-	return &Queue{p: p, name: name, keys: p.keys(name), items: map[string]*item{}, warned: map[string]string{}}
+	return &Queue{p: p, name: name, keys: p.keys(name), items: map[string]*item{}, gone: map[string]*item{},
+		warned: map[string]string{}}
 }
 
 func newItem(queue, name, text string) *item {
@@ -102,8 +103,8 @@ func (it *item) takeOwn(planText string, added int) {
 	}
 }
 
-// Empty reports whether the last pass found no recurrence.
-func (q *Queue) Empty() bool { return len(q.items) == 0 }
+// Empty reports whether the last pass found no recurrence, and nothing that is remembered of one.
+func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.gone) == 0 }
 
 // Pass plans what has to be planned, and says how long until the next pass. Without recurrences it is one round trip.
 func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
@@ -136,7 +137,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 		}
 		q.revision, q.count, q.read = revision, count, time.Now()
 	}
-	err = q.planAll(ctx, now)
+	err = errors.Join(q.planAll(ctx, now), q.forgetDone(ctx))
 	wait := Interval
 	for _, it := range q.items {
 		if it.schedule != nil && !it.schedule.Paused {
@@ -203,15 +204,45 @@ func (q *Queue) readAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gone := maps.Clone(plans)
-	for name := range q.items { // also one of which nothing was planned: the last one leaves no field behind
-		gone[name] = ""
-	}
+	before, left := q.items, map[string]*item{}
 	q.items = items
-	for name := range gone {
-		if name != "" && items[name] == nil {
-			errs = append(errs, q.forget(ctx, name))
+	for name := range before { // also one of which nothing was planned: the last one leaves no field behind
+		plans[name] += ""
+	}
+	for name, text := range plans {
+		if name == "" || items[name] != nil {
+			continue
 		}
+		if plan, ok := lua.ParsePlan(text); ok && plan.Version == lua.PlanGone {
+			if left[name] = q.gone[name]; left[name] == nil || left[name].planText != text {
+				left[name] = &item{name: name, planText: text, plan: plan}
+			}
+			continue
+		}
+		it := before[name]
+		remember := it != nil && it.schedule != nil && it.schedule.Overlap == recurrence.OverlapSkip
+		errs = append(errs, q.forget(ctx, name, remember))
+		if remember && text != "" {
+			q.stale.Store(true) // to read what is remembered now
+		}
+	}
+	if _, counted := plans[""]; counted && len(plans) == 1 { // of a release that left it, or of nothing
+		errs = append(errs, q.forget(ctx, "-", false))
+	}
+	q.gone = left
+	return errors.Join(errs...)
+}
+
+// forgetDone forgets what was removed, once nothing is left of its messages.
+func (q *Queue) forgetDone(ctx context.Context) error {
+	var errs []error
+	for name, it := range q.gone {
+		left, err := q.isUnfinished(ctx, it)
+		if err == nil && !left {
+			err = q.forget(ctx, name, false)
+			delete(q.gone, name)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -235,15 +266,11 @@ func (q *Queue) adopt(ctx context.Context, it *item, text string) error {
 	return err
 }
 
-// forget takes back what was planned of a recurrence whose spec somebody removed by itself.
-func (q *Queue) forget(ctx context.Context, name string) error {
+// forget takes back what was planned of a recurrence whose spec is gone.
+func (q *Queue) forget(ctx context.Context, name string, remember bool) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	if _, there, err := q.p.specText(call, q.keys, name); there || err != nil {
-		return err // it was written a moment ago
-	}
-	_, _, err := lua.RemoveRecurrence(call, q.p.client, q.keys, name)
-	return err
+	return lua.ForgetRecurrence(call, q.p.client, q.keys, name, remember)
 }
 
 // plan plans one recurrence, and says how long there is nothing more to plan of it.
