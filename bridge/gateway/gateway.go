@@ -43,9 +43,11 @@ type Config struct {
 
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
-	MaxPayload  int           // bytes of a payload; default 1 MiB, at most 16 MiB
-	MaxPolls    int           // callers that wait, or listen, at the same time; further ones get 503. Default 10,000
-	MaxRequests int           // that are answered at the same time; further ones get 503. Default 1,000
+	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
+	MaxPolls   int // callers that wait, or listen, at the same time; further ones get 503. Default 10,000
+	// MaxRequests are answered at the same time; further ones get 503. The bodies of a quarter of them are read for one token at
+	// the same time. Default 1,000.
+	MaxRequests int
 	Timeout     time.Duration // of a request, but for streams; default 10s
 }
 
@@ -56,6 +58,7 @@ type Gateway struct {
 	op     *admin.Admin
 	log    *slog.Logger
 	mux    *http.ServeMux
+	bodies bodies
 	busy   atomic.Int64  // requests that are answered, and do not wait for their caller or a message
 	polls  chan struct{} // one for each caller that waits for a message, or listens
 	puller *pull.Puller
@@ -96,7 +99,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
-		polls: make(chan struct{}, cfg.MaxPolls),
+		polls: make(chan struct{}, cfg.MaxPolls), bodies: bodies{most: cfg.MaxRequests / 4},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())
@@ -105,7 +108,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.live = newLive(g.op, g.stopping, cfg.Timeout)
 	g.lmstfy = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
-		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold})
+		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold, Reading: g.bodies.read})
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {

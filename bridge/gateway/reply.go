@@ -145,7 +145,12 @@ func (c *call) body(most int) ([]byte, error) {
 	if size := c.r.ContentLength; size > int64(most) && c.r.Header.Get("Content-Encoding") == "" {
 		return nil, tooLarge(int64(most))
 	}
+	done, ok := c.bodies.read(c.w, c.r, c.grant.Name())
+	if !ok {
+		return nil, errBodies()
+	}
 	text, err := c.read(most + 1)
+	done(err)
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(c.ctx.Err(), context.DeadlineExceeded):
 		return nil, &problem{Type: typeMalformed, Status: http.StatusRequestTimeout, Detail: "the body took too long"}

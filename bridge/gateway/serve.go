@@ -60,6 +60,9 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			}
 			out.problem(&problem{Type: typeInternal, Status: http.StatusInternalServerError})
 		}
+		if out.status >= http.StatusBadRequest && r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(lingerTime))
+		}
 		g.answered(out, time.Since(began))
 	}()
 	defer g.busy.Add(-1)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
 // slowly sends a text as it is and then a byte each 100 ms, and returns when the other end has closed the connection, with what
@@ -48,7 +50,7 @@ func slowly(t *testing.T, addr, text string, within time.Duration) string {
 // token that is good or bad. Nothing of it is done.
 func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(c *Config) { c.MaxRequests = 40 })
+	r := newRig(t, func(c *Config) { c.MaxRequests = 80 })
 	s := NewServer(r.g)
 	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 30*time.Second || s.IdleTimeout != time.Minute {
 		t.Fatalf("the bounds are %v, %v, %v", s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout)
@@ -117,4 +119,50 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 		t.Errorf("%d requests were served meanwhile", served)
 	}
 	r.do("GET", "/v1/queues", "").want(http.StatusOK).has(`{"queues":[]}`)
+}
+
+// A token of another queue, with bodies that do not end, took all places: everybody got 503 for half a minute.
+func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests = 40 })
+	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other", "ns:*"}})
+	addr := strings.TrimPrefix(r.base, "http://")
+	var slow sync.WaitGroup
+	var mu sync.Mutex
+	statuses := map[string]int{}
+	for i := range 100 {
+		head := "POST /v1/queues/other/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+		if i%2 == 1 {
+			head = "PUT /api/ns/other HTTP/1.1\r\nHost: x\r\nX-Token: "
+		}
+		slow.Go(func() {
+			said := slowly(t, addr, head+weak+"\r\nContent-Length: 5000\r\n\r\n", 25*time.Second)
+			status, _, _ := strings.Cut(strings.TrimPrefix(said, "HTTP/1.1 "), " ")
+			mu.Lock()
+			defer mu.Unlock()
+			statuses[status]++
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		slow.Wait()
+		close(ended)
+	}()
+	began, served := time.Now(), 0
+	for going := true; going; {
+		select {
+		case <-ended:
+			going = false
+		case <-time.After(50 * time.Millisecond):
+		}
+		r.do("POST", "/v1/queues/q/messages?in_ms=3600000", "x").want(http.StatusCreated)
+		served++
+	}
+	if took := time.Since(began); served < 10 || took > 20*time.Second {
+		t.Errorf("%d were served, and slow bodies cut off after %s", served, took)
+	}
+	if statuses["503"] != 90 {
+		t.Errorf("answers to slow bodies: %v, want 90 with 503", statuses)
+	}
+	r.do("POST", "/v1/queues/other/messages?in_ms=3600000", "x", "Authorization: Bearer "+weak).want(http.StatusCreated)
 }

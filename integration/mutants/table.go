@@ -413,6 +413,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestNoBytesOfATargetAreInTheLog", "./cmd/duestream"},
 	},
 	{
+		name: "one token may have all bodies read", file: "bridge/gateway/bodies.go",
+		old:  "b.of[token] >= max(1, b.most)",
+		new:  "b.of[token] < 0",
+		test: []string{"-run", "TestBodiesOfOneTokenHoldNobodyElseUp", "./bridge/gateway"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

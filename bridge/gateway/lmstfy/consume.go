@@ -47,7 +47,12 @@ func consume(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	// While a body is unread nobody notices that the caller hangs up.
-	if _, err := io.Copy(io.Discard, io.LimitReader(c.r.Body, 64<<10)); err != nil {
+	done, ok := c.cfg.Reading(c.w, c.r, c.grant.Name())
+	if !ok {
+		return 0, nil, errBodies
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(c.r.Body, 64<<10))
+	if done(err); err != nil {
 		return 0, nil, failure(http.StatusBadRequest, "the body could not be read")
 	}
 	request := pull.Request{Queues: queues, Group: Group, Count: int(count), Within: min(max(ttr, time.Millisecond), MaxTTR)}

@@ -85,7 +85,12 @@ func (c *call) body(most int) ([]byte, error) {
 	if c.r.ContentLength > int64(most) {
 		return nil, errLarge
 	}
+	done, ok := c.cfg.Reading(c.w, c.r, c.grant.Name())
+	if !ok {
+		return nil, errBodies
+	}
 	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
+	done(err)
 	switch {
 	case err != nil:
 		return nil, failure(http.StatusBadRequest, "the body could not be read")
@@ -94,6 +99,8 @@ func (c *call) body(most int) ([]byte, error) {
 	}
 	return text, nil
 }
+
+var errBodies = failure(http.StatusServiceUnavailable, "too many bodies of this token are being read: try again")
 
 var errLarge = failure(http.StatusRequestEntityTooLarge, "body too large")
 

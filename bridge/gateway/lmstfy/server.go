@@ -38,6 +38,9 @@ type Config struct {
 	// Hold calls pull, which takes about so long for whoever asked, so that others are answered meanwhile. The context that pull
 	// gets ends when nobody waits any more.
 	Hold func(w http.ResponseWriter, ctx context.Context, wait time.Duration, pull func(context.Context) error) error
+	// Reading begins to read the body of a request, and bounds how long that may take. It is false when as many of that token's
+	// are read as may be. done ends it.
+	Reading func(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool)
 }
 
 // Server answers lmstfy's API, everything under /api/. While Run runs, jobs that are not done within their ttr come back.
