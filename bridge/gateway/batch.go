@@ -20,6 +20,10 @@ const (
 	mostLines    = 500
 	maxBodyParts = 16 << 20 // bytes of a JSON array, which is taken as a whole
 	mostItems    = 10_000   // of an array
+
+	blankLines     = 1000 // that a stream may hold
+	blankPerLine   = 10   // and more for each line that is none
+	blankLineBytes = 1024 // what counts as another one
 )
 
 // verdict is what became of one message of many.
@@ -100,6 +104,7 @@ func (c *call) publishLines() error {
 	lines := ndjson.NewReader(c.r.Body)
 	lines.Max = 2*c.cfg.MaxPayload + 128<<10 // base64, headers and names
 	var b batch
+	blank := blanks{began: time.Now()}
 	size := 0
 	for {
 		_ = rc.SetReadDeadline(time.Now().Add(readTimeout))
@@ -107,21 +112,32 @@ func (c *call) publishLines() error {
 		if idle {
 			c.busy.Add(-1) // nobody else waits for this caller
 		}
+		before := lines.Bytes
 		text, tooLong, err := lines.Next()
 		if idle {
 			c.busy.Add(1)
 		}
-		if err == nil && (tooLong || len(bytes.TrimSpace(text)) > 0) {
+		read := lines.Bytes - before
+		switch {
+		case err != nil:
+		case tooLong || len(bytes.TrimSpace(text)) > 0:
 			b.add(c, lines.Number, text, tooLong)
+			b.cost += int(read / int64(lines.Max)) // what is too long was read, or unpacked, all the same
 			size += len(text)
+			blank.others++
+		case blank.tooMany(read):
+			err = errBlank
 		}
 		most := c.grant.Part(access.Publish, mostLines)
 		if err == nil && len(b.verdicts) < most && size < c.cfg.MaxPayload && lines.Buffered() {
 			continue
 		}
 		if failed := b.flush(c, rc); failed != nil || err != nil {
+			if errors.Is(err, errBlank) && c.w.status == 0 && failed == nil { // it was work, and counts
+				failed = c.take(access.Publish, 1)
+			}
 			if err != nil && !errors.Is(err, io.EOF) && failed == nil {
-				c.lastWord(lines.Number+1, malformed("the body ended in the middle"))
+				c.lastWord(lines.Number+1, lastWordOf(err))
 			}
 			if c.w.status == 0 && failed == nil { // there was no line
 				if err := c.take(access.Publish, 1); err != nil {
@@ -135,6 +151,30 @@ func (c *call) publishLines() error {
 	}
 }
 
+// blanks counts the empty lines of a stream. They cost work and nothing of a token's rate, so there may only be so many: a few
+// for each line that is none, as some programs write, and one a second, as others do to keep a connection open.
+type blanks struct {
+	began  time.Time
+	n      int64 // what is empty, in lines
+	others int64
+}
+
+// tooMany counts an empty line of so many bytes.
+func (b *blanks) tooMany(size int64) bool {
+	b.n += 1 + size/blankLineBytes
+	return b.n > blankLines+blankPerLine*b.others+int64(time.Since(b.began)/time.Second)
+}
+
+var errBlank = malformed("there are more empty lines than a stream may hold")
+
+// lastWordOf is what a caller is told of an error of the body.
+func lastWordOf(err error) error {
+	if errors.Is(err, errBlank) {
+		return err
+	}
+	return malformed("the body ended in the middle")
+}
+
 // lastWord says why no further line is taken.
 func (c *call) lastWord(number int, err error) {
 	text, _ := encode(verdict{Line: number, Problem: c.problemOf(err)})
@@ -146,6 +186,7 @@ type batch struct {
 	verdicts []verdict
 	messages []bridge.NewMessage
 	at       []int // which verdict each message gets
+	cost     int   // of the token's rate, beside one for each verdict
 	down     bool  // Redis did not take it
 }
 
@@ -230,7 +271,7 @@ func (b *batch) flush(c *call, rc *http.ResponseController) error {
 	if len(b.verdicts) == 0 {
 		return nil
 	}
-	if err := c.awaitRate(len(b.verdicts)); err != nil {
+	if err := c.awaitRate(len(b.verdicts) + b.cost); err != nil {
 		if c.w.status != 0 {
 			c.lastWord(b.verdicts[0].Line, err)
 		}

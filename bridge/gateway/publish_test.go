@@ -256,3 +256,31 @@ func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
 		}
 	}
 }
+
+// Empty lines cost no rate and much work: 65 KB of gzip took twelve seconds of a processor. A few between messages are what some
+// programs write. A line that is too long costs as many messages as it has lengths of one.
+func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const path = "/v1/queues/orders/batch"
+	send := func(lines string, headers ...string) answer {
+		t.Helper()
+		return r.do("POST", path, zipped(lines), append(headers, ndjsonType, "Content-Encoding: gzip")...)
+	}
+	few := strings.Repeat(`{"payload":"a","in_ms":3600000}`+"\n\n\r\n \n", 500)
+	if text := string(send(few).want(http.StatusOK).body); strings.Count(text, `"id"`) != 500 || strings.Contains(text, "problem") {
+		t.Errorf("with a few empty lines: %.300s", text)
+	}
+	weak := "Authorization: Bearer " + r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"*"},
+		Rate: "1/h", Burst: 10})
+	for _, lines := range []string{strings.Repeat("\n", 64<<20), strings.Repeat(strings.Repeat(" ", 100)+"\n", 300_000),
+		strings.Repeat(" ", 2<<20) + "\n" + few} {
+		began := time.Now()
+		send(lines, weak).want(http.StatusOK).has("more empty lines")
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("%d bytes took %s", len(lines), took)
+		}
+	}
+	send(strings.Repeat("x", 30<<20)+"\n", weak).want(http.StatusTooManyRequests)
+	send(`{"payload":"a"}`, weak).want(http.StatusOK)
+}

@@ -419,6 +419,18 @@ var mutants = []mutant{
 		test: []string{"-run", "TestBodiesOfOneTokenHoldNobodyElseUp", "./bridge/gateway"},
 	},
 	{
+		name: "a stream may hold any number of empty lines", file: "bridge/gateway/batch.go",
+		old:  "\treturn b.n > blankLines+",
+		new:  "\treturn b.n < 0 && b.n > blankLines+",
+		test: []string{"-run", "TestEmptyAndEndlessLinesAreBounded", "./bridge/gateway"},
+	},
+	{
+		name: "a line that is too long costs as much as a short one", file: "bridge/gateway/batch.go",
+		old:  "\t\t\tb.cost += int(read / int64(lines.Max)) // what is too long was read, or unpacked, all the same\n",
+		new:  "\t\t\t_ = read\n",
+		test: []string{"-run", "TestEmptyAndEndlessLinesAreBounded", "./bridge/gateway"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",
