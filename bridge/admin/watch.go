@@ -20,6 +20,7 @@ import (
 //	}
 //
 //	func (*Watcher) Look(ctx context.Context) ([]QueueSample, error)
+//	func (*Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([]QueueSample, error)
 type Watcher = inspect.Watcher
 
 // QueueSample is what a Watcher sees of one queue, and what changed since it looked before.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/bridge/admin"
@@ -59,6 +61,7 @@ func events(c *call) (int, any, error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
+	defer c.live.leave(s)
 	s.run(ctx, time.Duration(each)*time.Millisecond)
 	return 0, nil, nil
 }
@@ -105,6 +108,7 @@ func (s *sink) run(ctx context.Context, each time.Duration) {
 		switch now := time.Now(); {
 		case !now.Before(next):
 			next = now.Add(each)
+			s.live.listen(s, interest{s.only, s.grant})
 			seen := s.live.look()
 			if ctx.Err() != nil {
 				return
@@ -148,7 +152,7 @@ func (s *sink) tell(seen *sight) error {
 	fmt.Fprintf(&b, "event: stats\ndata: {\"at\":%q,\"queues\":[", seen.at.UTC().Format(time.RFC3339Nano))
 	some := false
 	for _, one := range seen.queues {
-		if s.only != nil && !slices.Contains(s.only, one.name) || !s.grant.May(access.Operate, one.name) {
+		if !(interest{s.only, s.grant}).in(one.name) {
 			continue
 		}
 		if some {
@@ -181,9 +185,20 @@ func (s *sink) write(text []byte) error {
 	return s.rc.Flush()
 }
 
-// sight is what was seen of all queues at once, or why it was not.
+// interest is what somebody wants to be told of.
+type interest struct {
+	only  []string // nil = all that the token is for
+	grant *access.Grant
+}
+
+func (i interest) in(queue string) bool {
+	return (i.only == nil || slices.Contains(i.only, queue)) && i.grant.May(access.Operate, queue)
+}
+
+// sight is what was seen of all queues that somebody wanted to be told of, or why it was not.
 type sight struct {
 	at     time.Time
+	asked  int // which listeners there were: how many had come
 	queues []seenQueue
 	err    error
 }
@@ -193,7 +208,7 @@ type seenQueue struct {
 	text json.RawMessage
 }
 
-// live looks at queues for all who listen at a gateway together.
+// live looks at queues for all who listen at a gateway together: at those that any of them wants to be told of.
 type live struct {
 	op       *admin.Admin
 	stopping context.Context
@@ -204,20 +219,53 @@ type live struct {
 	turn    chan struct{} // holds one when nobody looks
 	watcher *admin.Watcher
 	last    *sight
+
+	mu        sync.Mutex
+	listeners map[*sink]interest
+	came      int // listeners, in all
 }
 
 func newLive(op *admin.Admin, stopping context.Context, timeout time.Duration) *live {
-	l := &live{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1)}
+	l := &live{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1),
+		listeners: map[*sink]interest{}}
 	l.turn <- struct{}{}
 	return l
 }
 
-// look returns what is in all queues, as of half a second ago at most: however many call, Redis is asked twice a second.
+// listen notes what a listener wants to be told of from now on.
+func (l *live) listen(s *sink, i interest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, known := l.listeners[s]; !known {
+		l.came++
+	}
+	l.listeners[s] = i
+}
+
+func (l *live) leave(s *sink) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.listeners, s)
+}
+
+// wanted returns what is to be looked at, and how many listeners have come.
+func (l *live) wanted() (in func(queue string) bool, came int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Collect(maps.Values(l.listeners))
+	return func(queue string) bool {
+		return slices.ContainsFunc(all, func(i interest) bool { return i.in(queue) })
+	}, l.came
+}
+
+// look returns what is in the queues that any listener wants to be told of, as of half a second ago at most: however many call,
+// Redis is asked twice a second, and once for each listener that comes.
 func (l *live) look() *sight {
 	<-l.turn
 	defer func() { l.turn <- struct{}{} }()
 	now := time.Now()
-	if l.last != nil && now.Sub(l.last.at) < sharedFor {
+	wanted, came := l.wanted()
+	if l.last != nil && now.Sub(l.last.at) < sharedFor && l.last.asked == came {
 		return l.last
 	}
 	if l.last == nil || now.Sub(l.last.at) > 2*maxEach { // rates since then would mean nothing
@@ -225,8 +273,8 @@ func (l *live) look() *sight {
 	}
 	ctx, cancel := context.WithTimeout(l.stopping, l.timeout)
 	defer cancel()
-	samples, err := l.watcher.Look(ctx)
-	seen := &sight{at: time.Now(), err: err}
+	samples, err := l.watcher.LookAt(ctx, wanted)
+	seen := &sight{at: time.Now(), asked: came, err: err}
 	for _, one := range samples {
 		text, err := encode(sampled{one, one.Err != nil})
 		if err != nil {

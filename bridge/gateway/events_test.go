@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // listening is somebody who listens to events.
@@ -212,4 +213,35 @@ func TestListenersShareALook(t *testing.T) {
 	}
 	server.Start()
 	l.queues() // the next event: the problem was told once
+}
+
+// Whoever asked for one queue had Redis asked for all of them: 4,849 commands a second for one of 430.
+func TestOnlyQueuesThatAreWantedAreLookedAt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	r := newRigAt(t, server.URL(), server.Prefix(t))
+	var names []string
+	for i := range 200 {
+		names = append(names, fmt.Sprint("q", i))
+	}
+	if _, err := lua.Register(t.Context(), r.r.Client, lua.NewGlobals(r.prefix), names); err != nil {
+		t.Fatal(err)
+	}
+	one := r.listens(r.token, "?interval_ms=1000&queues=q7")
+	redistest.Want(t, "queues", one.queues(), "q7=0")
+	narrow := r.listens(r.allow(access.Token{Name: "narrow", Verbs: []access.Verb{access.Operate}, Queues: []string{"q8*"}}),
+		"?interval_ms=1000")
+	redistest.Want(t, "queues of a token", len(strings.Fields(narrow.queues())), 11)
+	before := server.Calls(t)
+	const looks = 3
+	for range looks {
+		redistest.Want(t, "queues", one.queues(), "q7=0")
+	}
+	asked := 0
+	for command, n := range server.Calls(t) {
+		asked += n - before[command]
+	}
+	if most := looks * 2 * 12 * 20; asked > most { // 20 commands for each of 12 queues, at two looks a second
+		t.Errorf("%d commands for %d events about 12 queues, want at most %d", asked, looks, most)
+	}
 }

@@ -268,11 +268,12 @@ func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 		return r.do("POST", path, zipped(lines), append(headers, ndjsonType, "Content-Encoding: gzip")...)
 	}
 	few := strings.Repeat(`{"payload":"a","in_ms":3600000}`+"\n\n\r\n \n", 500)
-	if text := string(send(few).want(http.StatusOK).body); strings.Count(text, `"id"`) != 500 || strings.Contains(text, "problem") {
+	text := string(send(few).want(http.StatusOK).body)
+	if strings.Count(text, `"id"`) != 500 || strings.Contains(text, "problem") {
 		t.Errorf("with a few empty lines: %.300s", text)
 	}
-	weak := "Authorization: Bearer " + r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"*"},
-		Rate: "1/h", Burst: 10})
+	weak := "Authorization: Bearer " + r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish},
+		Queues: []string{"*"}, Rate: "1/h", Burst: 10})
 	for _, lines := range []string{strings.Repeat("\n", 64<<20), strings.Repeat(strings.Repeat(" ", 100)+"\n", 300_000),
 		strings.Repeat(" ", 2<<20) + "\n" + few} {
 		began := time.Now()

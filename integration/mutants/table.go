@@ -431,6 +431,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestEmptyAndEndlessLinesAreBounded", "./bridge/gateway"},
 	},
 	{
+		name: "whoever listens to one queue has all looked at", file: "stream/inspect/watcher.go",
+		old:  "if wanted != nil {",
+		new:  "if wanted != nil && len(names) == 0 {",
+		test: []string{"-run", "TestOnlyQueuesThatAreWantedAreLookedAt", "./bridge/gateway"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

@@ -52,7 +52,11 @@ func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
 
 // Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself,
 // in Err; Look fails when the server cannot be asked, or no queue can be looked at.
-func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) {
+func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) { return w.LookAt(ctx, nil) }
+
+// LookAt is Look at those queues alone that are wanted; nil: all are. What is not wanted costs nothing, and has no rates at the
+// look after.
+func (w *Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([]QueueSample, error) {
 	now, err := w.clock(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look at queues: %w", err)
@@ -71,6 +75,9 @@ func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) {
 		names = slices.Sorted(maps.Keys(w.known))
 	}
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if wanted != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return !wanted(name) })
+	}
 	if err := w.lookAt(ctx, w.inTurn(names), now); err != nil {
 		return nil, fmt.Errorf("look at queues: %w", err)
 	}
