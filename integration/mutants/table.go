@@ -437,6 +437,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestOnlyQueuesThatAreWantedAreLookedAt", "./bridge/gateway"},
 	},
 	{
+		name: "without accounts a proxy speaks for anybody", file: "cmd/duestream/internal/listener/accounts.go",
+		old:  "passedOn(r.Header):",
+		new:  "passedOn(nil):",
+		test: []string{"-run", "TestAGuardLetsInWhoMay", "./cmd/duestream/internal/listener"},
+	},
+	{
 		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",

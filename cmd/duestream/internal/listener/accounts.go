@@ -61,7 +61,8 @@ func (a Accounts) know(name, password string) bool {
 
 // Guard lets only those with an account ask for anything but the open paths. And nothing is done for a page of a browser, which
 // may lead somebody's browser to an address that the page's own server does not reach: what changes something must not name an
-// origin, and without accounts the address must be asked for by its number, or as localhost.
+// origin, and without accounts the address must be asked for by its number, or as localhost. Without accounts nothing is done
+// either for what a proxy passes on: it stands on this machine, and whoever it speaks for does not.
 func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
@@ -70,12 +71,24 @@ func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 		case a != nil && !slices.Contains(open, r.URL.Path) && !a.know(name, password):
 			w.Header().Set("WWW-Authenticate", `Basic realm="duestream", charset="UTF-8"`)
 			http.Error(w, "an account of this address is needed", http.StatusUnauthorized)
+		case a == nil && !slices.Contains(open, r.URL.Path) && passedOn(r.Header):
+			http.Error(w, "without accounts (--admin-accounts-file) this address answers no proxy", http.StatusForbidden)
 		case changes && ofPage, a == nil && !byNumber(r.Host):
 			http.Error(w, "not from a page of a browser", http.StatusForbidden)
 		default:
 			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// passedOn says whether a proxy has named whom it speaks for.
+func passedOn(h http.Header) bool {
+	for name := range h {
+		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
+			return true
+		}
+	}
+	return false
 }
 
 // byNumber says whether a host is an address, or localhost: a name of somebody else's may have been made to lead here.

@@ -62,6 +62,13 @@ func TestAGuardLetsInWhoMay(t *testing.T) {
 		{all, "GET", "http://h/x", "bo", "correct horse", "", http.StatusUnauthorized},
 		{all, "POST", "http://h/x", "ana", "correct horse", "Origin", http.StatusForbidden},
 		{all, "GET", "http://h/healthz", "", "", "", http.StatusTeapot},
+		{all, "GET", "http://h/x", "ana", "correct horse", "X-Forwarded-For", http.StatusTeapot},
+		{nil, "GET", "http://127.0.0.1/x", "", "", "X-Forwarded-For", http.StatusForbidden},
+		{nil, "POST", "http://127.0.0.1/x", "", "", "x-forwarded-host", http.StatusForbidden},
+		{nil, "GET", "http://127.0.0.1/x", "", "", "Forwarded", http.StatusForbidden},
+		{nil, "GET", "http://127.0.0.1/x", "", "", "X-Real-IP", http.StatusForbidden},
+		{nil, "GET", "http://127.0.0.1/x", "", "", "Via", http.StatusForbidden},
+		{nil, "GET", "http://127.0.0.1/healthz", "", "", "X-Forwarded-For", http.StatusTeapot},
 		{all, "GET", "http://h/healthz/x", "", "", "", http.StatusUnauthorized},
 	} {
 		r := httptest.NewRequest(c.method, c.target, nil)
