@@ -44,6 +44,13 @@ func upkeep() []scenario {
 			s.owe("b", "new", delivered, delivered)
 			return trim(s)
 		}},
+		{script: "trim", state: "leases when nobody holds anything", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("new", "+0"))
+			s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+"1-1"+lua.Separator+"a")
+			s.owe("a", "new", delivered, delivered)
+			return trim(s)
+		}},
 		{script: "orphans", state: "confirmed, taken up again, and new", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			for _, id := range []string{"orphan", "newer", "taken"} {

@@ -481,6 +481,29 @@ func exits() []scenario {
 				return err
 			}
 		}},
+		{script: "reclaim", state: "leases that ended", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("over", "+0"), item("extended", "+0"), item("done", "+0"), item("lost", "+0"))
+			held := s.hold("a", "c1")
+			for id, h := range held {
+				idle := "3600000"
+				if id == "extended" {
+					idle = "0"
+				}
+				s.do("XCLAIM", s.k.Stream, "a", "c1", "0", h.Entry, "IDLE", idle, "JUSTID")
+				s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+h.Entry+lua.Separator+"a")
+			}
+			s.do("XACK", s.k.Stream, "a", held["done"].Entry)
+			s.do("XDEL", s.k.Stream, held["lost"].Entry)
+			s.owed[address{"a", "over"}] = debt{delivered, delivered, 3} // a call that was cut off has moved it to another name
+			s.owe("a", "extended", delivered, delivered)
+			s.owe("a", "lost", dead, dead)
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
+					MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
+				return err
+			}
+		}},
 		{script: "reclaim", state: "dead letters refused", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			limited := item("limited", "+0")
