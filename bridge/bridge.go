@@ -135,6 +135,7 @@ type Config struct {
 //		Host    string // as the bridge calls its machine or container; "" = not told
 //		PID     int    // 0 = not told
 //		Version string // "" = not told
+//		Level   int    // what the bridge serves: see Level; 1 or less = not told
 //	}
 //
 //	func (Identity) Actor() string

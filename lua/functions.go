@@ -29,7 +29,29 @@ type Function struct {
 	AllowOOM bool `json:"allow_oom"`
 
 	file   string
-	script string // its name in the library
+	script string       // its name in the library
+	former []formerCall // shapes of calls that earlier releases documented
+}
+
+// formerCall is the shape of a call that an earlier release documented: the library takes it for ever.
+type formerCall struct{ keys, each []string }
+
+// formerRedrive is a call of duestream_redrive before letters could go to another group.
+var formerRedrive = formerCall{
+	keys: []string{"dead", "due", "payload", "meta", "wake"},
+	each: []string{"letter", "when", "edited", "payload", "fields"},
+}
+
+// formerCalls returns the former shapes of a call. The first keys behind those of the table were policy and history alone.
+func (f Function) formerCalls() (calls []formerCall) {
+	if f.Name == FunctionsName+"_redrive" {
+		calls = append(calls, formerRedrive)
+	}
+	first := slices.DeleteFunc(slices.Clone(f.More), func(key string) bool { return key != "policy" && key != "history" })
+	if len(first) > 0 && len(first) < len(f.More) {
+		calls = append(calls, formerCall{slices.Concat(f.Keys, first), f.Each})
+	}
+	return calls
 }
 
 // Functions returns the functions of the library but for its version.
@@ -62,6 +84,7 @@ func Functions() []Function {
 		text := readSource(file)
 		f.Does = strings.TrimSpace(purposeLine.FindStringSubmatch(text)[1])
 		f.Returns = strings.TrimSpace(returnsLine.FindStringSubmatch(text)[1])
+		f.former = f.formerCalls()
 		return f
 	}
 	return []Function{
@@ -88,7 +111,9 @@ var (
 
 // FunctionsLibrary returns the library as the server takes it by FUNCTION LOAD: the files of lib that its scripts use, each once
 // and with its comments, then each script as a function, so that there is one source of both. The release is only carried along.
-func FunctionsLibrary(release string) string {
+func FunctionsLibrary(release string) string { return functionsLibrary(release, Level) }
+
+func functionsLibrary(release string, level int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!lua name=%s\n", FunctionsName)
 	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. "+
@@ -96,8 +121,8 @@ func FunctionsLibrary(release string) string {
 		"-- changing it. Release %s, source %s.\n\n", cleanRelease(release), FunctionsSource())
 	b.WriteString(functionsBody())
 	fmt.Fprintf(&b, "redis.register_function{function_name = '%s', flags = {'no-writes', 'allow-stale'}, callback = function()\n"+
-		"  return {'protocol', '1', 'release', '%s', 'source', '%s'}\nend}\n", versionFunction, cleanRelease(release),
-		FunctionsSource())
+		"  return {'protocol', '1', 'release', '%s', 'source', '%s', 'level', '%d'}\nend}\n", versionFunction,
+		cleanRelease(release), FunctionsSource(), level)
 	return b.String()
 }
 
@@ -130,8 +155,12 @@ func functionsBody() string {
 		if f.AllowOOM {
 			flags = "'allow-oom'"
 		}
-		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s, %s, %s)\n", f.Name, f.script, flags, luaList(f.Keys), luaList(f.Args),
-			luaList(f.Each), luaList(f.More), luaList(f.Later))
+		var former []string
+		for _, call := range f.former {
+			former = append(former, fmt.Sprintf("{keys = %s, each = %s}", luaList(call.keys), luaList(call.each)))
+		}
+		fmt.Fprintf(&b, "publish('%s', '%s', {%s}, %s, %s, %s, %s, %s, {%s})\n", f.Name, f.script, flags, luaList(f.Keys),
+			luaList(f.Args), luaList(f.Each), luaList(f.More), luaList(f.Later), strings.Join(former, ", "))
 	}
 	return b.String()
 }

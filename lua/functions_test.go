@@ -305,6 +305,66 @@ func TestFunctionsDoWithoutTheKeysOfLater(t *testing.T) {
 	})
 }
 
+// formerCalls are shapes of calls that a release documented once: keys, and how many arguments one item has.
+var formerCalls = []struct {
+	function string
+	keys     string
+	args     int // before the items
+	each     int
+}{
+	{"redrive", "dead due payload meta wake", 0, 5},
+	{"ack", "stream policy history", 1, 2},
+	{"retry", "stream due payload meta dead wake policy history", 3, 6},
+	{"dead_letter", "stream due payload meta dead wake policy history", 1, 3},
+	{"release", "stream due payload meta dead wake policy history", 1, 2},
+	{"cancel_retries", "due payload meta policy history", 3, 1},
+	{"cancel", "due payload meta seen policy history", 0, 1},
+	{"reschedule", "due wake policy history", 2, 0},
+	{"expire", "due meta wake policy history", 0, 1},
+	{"extend", "stream dead policy history", 2, 2},
+}
+
+// A later library takes what an earlier one took: calls with the keys and arguments that a release before this one documented.
+func TestFunctionsTakeFormerCalls(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
+		b := newFcallRig(t, s)
+		for _, f := range formerCalls {
+			keys := strings.Fields(f.keys)
+			words := []string{"FCALL", "duestream_" + f.function, strconv.Itoa(len(keys))}
+			for _, key := range keys {
+				words = append(words, "former:{"+f.function+"}:"+key)
+			}
+			for range f.args + f.each {
+				words = append(words, "1")
+			}
+			if strings.HasSuffix(f.keys, "history") {
+				words = append(words, "client 1")
+			}
+			if err := b.try(words...).Error(); err != nil && (strings.Contains(err.Error(), "was given") ||
+				strings.Contains(err.Error(), "Lua")) {
+				t.Errorf("%v: %v", words, err)
+			}
+		}
+
+		b.groups("g")
+		b.do("XADD", b.k.Dead, "1-1", "id", "m", "payload", "p", "attempt", "3", "due_ms", "5", "group", "g", "reason",
+			"dead_letter")
+		got, err := b.try("FCALL", "duestream_redrive", "5", b.k.Dead, b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, "1-1", "+0",
+			"", "", "").AsIntSlice()
+		if err != nil || fmt.Sprint(got) != "[1]" || len(b.texts("ZRANGE", b.k.Due, "0", "-1")) != 1 {
+			t.Errorf("the former call of redrive answers %v, %v", got, err)
+		}
+		b.do("HSET", b.k.Policy, "history", "100")
+		b.do("XADD", b.k.Stream, "1-1", "id", "n", "payload", "p", "attempt", "1", "due_ms", "5")
+		b.read("g", "c", 10)
+		got, err = b.try("FCALL", "duestream_ack", "3", b.k.Stream, b.k.Policy, b.k.History, "g", "1-1", "n",
+			"client old").AsIntSlice()
+		if told := b.raw(b.k.History); err != nil || fmt.Sprint(got) != "[1]" || len(told) != 1 {
+			t.Errorf("the former call of ack answers %v, %v; told: %v", got, err, told)
+		}
+	})
+}
+
 // A full server refuses schedule whole, also a call that would have written nothing, and runs all others:
 // TestFullServerRefusesOnlyEnqueue through functions, and here the two that have no script.
 func TestFullServerRunsFunctions(t *testing.T) {

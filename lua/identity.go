@@ -12,8 +12,9 @@ import (
 // Identity says which process a bridge is. It is the bridge's member in the heartbeats, in words parted by one space:
 //
 //	ULID                         an older program's; of its start
-//	ULID host pid version        ours
-//	ULID anything                a later program's; what follows the version means nothing to us
+//	ULID host pid version        a program's of before levels
+//	ULID host pid version p2     ours: "p" and the protocol level
+//	ULID anything                a later program's; what follows the level means nothing to us
 //
 // Bridges agree on who owns a queue by hashing whole members, so programs of all versions do.
 type Identity struct {
@@ -21,6 +22,7 @@ type Identity struct {
 	Host    string // as the bridge calls its machine or container; "" = not told
 	PID     int    // 0 = not told
 	Version string // "" = not told
+	Level   int    // what the bridge serves: see Level; 1 or less = not told
 }
 
 // Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.
@@ -28,6 +30,7 @@ const (
 	MaxIdentityBytes = 256 // script heartbeat has the same bound
 	maxHostBytes     = 63
 	maxVersionBytes  = 64
+	maxLevel         = 999_999
 )
 
 // NewIdentity returns the identity of a bridge that starts now. Host and version become what cannot harm whoever prints or parses
@@ -36,16 +39,20 @@ func NewIdentity(host string, pid int, version string) Identity {
 	if version == "" {
 		version = moduleVersion()
 	}
-	return Identity{ulid.Make().String(), plainWord(host, maxHostBytes), max(0, pid), plainWord(version, maxVersionBytes)}
+	return Identity{ulid.Make().String(), plainWord(host, maxHostBytes), max(0, pid), plainWord(version, maxVersionBytes), Level}
 }
 
 // String returns the member.
 func (i Identity) String() string {
-	if i.Host == "" && i.PID == 0 && i.Version == "" {
+	if i.Host == "" && i.PID == 0 && i.Version == "" && i.Level <= 1 {
 		return i.ID
 	}
-	return i.ID + " " + orDash(plainWord(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " +
+	member := i.ID + " " + orDash(plainWord(i.Host, maxHostBytes)) + " " + strconv.Itoa(max(0, i.PID)) + " " +
 		orDash(plainWord(i.Version, maxVersionBytes))
+	if i.Level > 1 {
+		member += " p" + strconv.Itoa(min(i.Level, maxLevel))
+	}
+	return member
 }
 
 // ParseIdentity takes a member apart. False: no bridge wrote it, whatever it is.
@@ -62,14 +69,27 @@ func ParseIdentity(member string) (Identity, bool) {
 	if id, err := ulid.ParseStrict(words[0]); err != nil || id.String() != words[0] {
 		return Identity{}, false
 	}
-	i := Identity{ID: words[0]}
+	i := Identity{ID: words[0], Level: 1}
 	if len(words) >= 4 {
 		i.Host, i.Version = fromDash(plainWord(words[1], maxHostBytes)), fromDash(plainWord(words[3], maxVersionBytes))
 		if n, err := strconv.ParseUint(words[2], 10, 31); err == nil {
 			i.PID = int(n)
 		}
 	}
+	if len(words) >= 5 {
+		i.Level = parseLevel(words[4])
+	}
 	return i, true
+}
+
+// parseLevel reads "p2". What does not say a level is 1.
+func parseLevel(word string) int {
+	number, ok := strings.CutPrefix(word, "p")
+	level, err := strconv.Atoi(number)
+	if !ok || err != nil || level < 1 || level > maxLevel || number != strconv.Itoa(level) {
+		return 1
+	}
+	return level
 }
 
 // Started returns when the bridge started, by its own clock. Zero for an identity without an ID.

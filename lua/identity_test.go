@@ -15,14 +15,19 @@ func TestIdentityIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	const id = "01M7ZMPW4AFDJS68SPX5258FR1"
 	for member, want := range map[string]Identity{
-		id:                               {ID: id},
-		id + " web-1 7 v1.2.3":           {id, "web-1", 7, "v1.2.3"},
-		id + " - 0 -":                    {ID: id},
-		id + " web-1 7 v1.2.3 blue 99":   {id, "web-1", 7, "v1.2.3"}, // of a later version
-		id + " something else":           {ID: id},
-		id + " web-1 1e9999 v1":          {id, "web-1", 0, "v1"},
-		id + " a|b 7 $(reboot)":          {id, "a_b", 7, "__reboot_"},
-		id + " web-1 99999999999999 v1 ": {id, "web-1", 0, "v1"},
+		id:                               {ID: id, Level: 1},
+		id + " web-1 7 v1.2.3":           {id, "web-1", 7, "v1.2.3", 1}, // of before levels
+		id + " web-1 7 v1.2.3 p2":        {id, "web-1", 7, "v1.2.3", 2},
+		id + " web-1 7 v1.2.3 p17 blue":  {id, "web-1", 7, "v1.2.3", 17}, // of a later version
+		id + " - 0 -":                    {ID: id, Level: 1},
+		id + " web-1 7 v1.2.3 blue 99":   {id, "web-1", 7, "v1.2.3", 1},
+		id + " web-1 7 v1.2.3 p02":       {id, "web-1", 7, "v1.2.3", 1},
+		id + " web-1 7 v1.2.3 p-2":       {id, "web-1", 7, "v1.2.3", 1},
+		id + " web-1 7 v1.2.3 p1000000":  {id, "web-1", 7, "v1.2.3", 1},
+		id + " something else":           {ID: id, Level: 1},
+		id + " web-1 1e9999 v1":          {id, "web-1", 0, "v1", 1},
+		id + " a|b 7 $(reboot)":          {id, "a_b", 7, "__reboot_", 1},
+		id + " web-1 99999999999999 v1 ": {id, "web-1", 0, "v1", 1},
 	} {
 		if got, ok := ParseIdentity(member); !ok || got != want {
 			t.Errorf("%q: %+v %v", member, got, ok)
@@ -47,11 +52,11 @@ func TestIdentityIsHarmless(t *testing.T) {
 		version := rapid.OneOf(rapid.String(), rapid.StringN(0, 300, -1)).Draw(t, "version")
 		i := NewIdentity(host, rapid.Int().Draw(t, "pid")&0x7fffffff, version)
 		member := i.String()
-		if len(member) > 26+1+maxHostBytes+1+10+1+maxVersionBytes || strings.Count(member, " ") != 3 {
+		if len(member) > 26+1+maxHostBytes+1+10+1+maxVersionBytes+8 || strings.Count(member, " ") != 4 {
 			t.Fatalf("%q", member)
 		}
 		read, ok := ParseIdentity(member)
-		if !ok || read.String() != member || read.PID != i.PID || read.ID != i.ID {
+		if !ok || read.String() != member || read.PID != i.PID || read.ID != i.ID || read.Level != Level {
 			t.Fatalf("%q became %+v, %q", member, read, read.String())
 		}
 		if age := time.Since(read.Started()); age < -time.Second || age > time.Minute {

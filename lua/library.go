@@ -46,8 +46,9 @@ type Library struct {
 	State   LibraryState `json:"state,omitempty"`
 	Release string       `json:"release,omitempty"`
 	Source  string       `json:"source,omitempty"`
-	Did     string       `json:"did,omitempty"` // "loaded", "replaced", "deleted"; "" = nothing
-	Err     error        `json:"-"`             // why it could not be looked at or changed
+	Level   int          `json:"level,omitempty"` // protocol level; 1 = it tells none
+	Did     string       `json:"did,omitempty"`   // "loaded", "replaced", "deleted"; "" = nothing
+	Err     error        `json:"-"`               // why it could not be looked at or changed
 
 	node     rueidis.Client
 	receives bool // from its master, in time
@@ -103,7 +104,9 @@ func (l *Library) look(ctx context.Context, release string) error {
 	// else somebody else's function, of that name, too
 	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" {
 		l.Release, l.Source = version["release"], version["source"]
-		l.State = compareLibraries(l.Release, l.Source, cleanRelease(release), FunctionsSource())
+		l.Level = max(1, atoi(version["level"]))
+		ours := Library{Release: cleanRelease(release), Source: FunctionsSource(), Level: Level}
+		l.State = compareLibraries(*l, ours)
 	}
 	return nil
 }
@@ -123,17 +126,29 @@ func hasFunction(library rueidis.RedisMessage, name string) bool {
 
 var releaseNumbers = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)`)
 
-func compareLibraries(release, source, ours, ourSource string) LibraryState {
-	if source == ourSource {
+// atoi returns the number in a text, or 0.
+func atoi(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+// compareLibraries says how a library compares with ours: by what it does, then by its level, then by the numbers of its release.
+func compareLibraries(there, ours Library) LibraryState {
+	if there.Source == ours.Source {
 		return LibraryCurrent
 	}
-	there, here := releaseNumbers.FindStringSubmatch(release), releaseNumbers.FindStringSubmatch(ours)
-	for i := 1; i < min(len(there), len(here)); i++ {
-		a, _ := strconv.Atoi(there[i])
-		b, _ := strconv.Atoi(here[i])
-		if a != b {
-			return map[bool]LibraryState{true: LibraryOlder, false: LibraryNewer}[a < b]
+	theirs, own := []int{there.Level}, []int{ours.Level}
+	numbers, ownNumbers := releaseNumbers.FindStringSubmatch(there.Release), releaseNumbers.FindStringSubmatch(ours.Release)
+	if len(numbers) > 0 && len(ownNumbers) > 0 {
+		for i := 1; i < len(numbers); i++ {
+			theirs, own = append(theirs, atoi(numbers[i])), append(own, atoi(ownNumbers[i]))
 		}
+	}
+	switch slices.Compare(theirs, own) {
+	case -1:
+		return LibraryOlder
+	case 1:
+		return LibraryNewer
 	}
 	return LibraryOther
 }
@@ -149,7 +164,8 @@ func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bo
 		case l.State == LibraryForeign:
 			return ErrForeignFunctions
 		case l.State == LibraryNewer:
-			return fmt.Errorf("%w: release %s", ErrNewerFunctions, l.Release)
+			return fmt.Errorf("%w: release %s of level %d, and this program has level %d; force replaces them", ErrNewerFunctions,
+				l.Release, l.Level, Level)
 		}
 		return nil
 	}, func(ctx context.Context, l *Library) error {

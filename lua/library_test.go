@@ -12,8 +12,12 @@ import (
 
 // A library of ours, as another release would have it; and one of somebody else.
 func libraryOf(release, source string) string {
+	return libraryOfLevel(release, source, fmt.Sprintf(", 'level', '%d'", Level))
+}
+
+func libraryOfLevel(release, source, level string) string {
 	return fmt.Sprintf("#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, "+
-		"callback=function() return {'protocol', '1', 'release', '%s', 'source', '%s'} end}\n", release, source)
+		"callback=function() return {'protocol', '1', 'release', '%s', 'source', '%s'%s} end}\n", release, source, level)
 }
 
 const foreignLibrary = "#!lua name=duestream\nredis.register_function('another', function() return 1 end)\n"
@@ -35,6 +39,9 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 		{"newer", libraryOf("v1.10.0", "abc"), LibraryNewer, "", ErrNewerFunctions, "deleted", "replaced"},
 		{"of a build between releases", libraryOf("v1.2.3-4-gabc", "abc"), LibraryOther, "replaced", nil, "deleted", "replaced"},
 		{"of no release", libraryOf("devel", "abc"), LibraryOther, "replaced", nil, "deleted", "replaced"},
+		{"of a release that told no level", libraryOfLevel("v1.10.0", "abc", ""), LibraryOlder, "replaced", nil, "deleted", "replaced"},
+		{"of a level to come", libraryOfLevel("devel", "abc", ", 'level', '99'"), LibraryNewer, "", ErrNewerFunctions, "deleted",
+			"replaced"},
 		{"somebody else's", foreignLibrary, LibraryForeign, "", ErrForeignFunctions, "", "replaced"},
 		{"somebody else's with our version", strings.Replace(foreignLibrary, "'another'", "'duestream_version'", 1),
 			LibraryForeign, "", ErrForeignFunctions, "", "replaced"},

@@ -264,8 +264,14 @@ func refuseWhoLacks(file string, all []Need) string {
 	// Not all clients give these: what few queues use, and, to a function, turns, the history, and what stands behind either.
 	turns, history := slices.Index(names, "turns"), slices.Index(names, "history")
 	optional := func(key int) bool {
-		return key >= 0 && (turns >= 0 && key >= turns || history >= 0 && key >= history ||
-			slices.Contains([]string{"policy", "rate", "history"}, names[key]))
+		if key < 0 {
+			return false
+		}
+		if file == "redrive.lua" && names[key] == "stream" { // its former call as a function has none
+			return true
+		}
+		return turns >= 0 && key >= turns || history >= 0 && key >= history ||
+			slices.Contains([]string{"policy", "rate", "history"}, names[key])
 	}
 	check := func(command string, key int) {
 		what, where := "'"+strings.Join(append(strings.Fields(command), wordsBeforeKey[command]...), "', '")+"'", "''"

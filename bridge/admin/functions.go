@@ -46,6 +46,7 @@ type Function = lua.Function
 //		State   LibraryState
 //		Release string
 //		Source  string
+//		Level   int    // protocol level; 1 = it tells none
 //		Did     string // "loaded", "replaced", "deleted"; "" = nothing
 //		Err     error  // why it could not be looked at or changed
 //	}

@@ -34,7 +34,7 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a letter is redriven for a group that is gone", file: "lua/redrive.lua",
-		old:  "  if group ~= '' and not (groups[group] and is_group(group)) then return -4 end\n",
+		old:  "  if group ~= '' and not (is_group(group) and (not groups or groups[group])) then return -4 end\n",
 		new:  "",
 		test: []string{"-run", "TestRedriveRefusesAGroupThatIsGone", "./lua"},
 	},

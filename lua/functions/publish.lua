@@ -17,8 +17,35 @@ local function misfit(name, given_keys, given_args, keys, args, each, more, late
     (#later > 0 and '; then also the keys ' .. table.concat(later, ', ') or ''))
 end
 
-local function publish(name, script, flags, keys, args, each, more, later)
+-- A call of the shape that an earlier release documented, as a call of today: each key stands where its name stands now, and what an item of that
+-- release did not have is ''. Nil when the call has another shape. former: the names of its keys, and of the arguments of an item.
+local function of_today(former, given_keys, given_args, keys, args, each, more)
+  local tells = former.keys[#former.keys] == 'history' and 1 or 0 -- its last argument is the actor
+  local rest = #given_args - #args - tells
+  local fits = rest == 0 or rest > 0 and #former.each > 0 and rest % #former.each == 0
+  if #given_keys ~= #former.keys or not fits then return nil end
+  local given, keys_now, today = {}, {}, {}
+  for i, name in ipairs(former.keys) do given[name] = given_keys[i] end
+  for i, name in ipairs(keys) do keys_now[i] = given[name] end
+  for i, name in ipairs(more) do keys_now[#keys + i] = given[name] end
+  for i, value in ipairs(given_args) do
+    today[#today + 1] = value
+    local item = i - #args -- the number of this argument among those of the items
+    if item > 0 and item <= rest and item % #former.each == 0 then
+      for _ = #former.each + 1, #each do today[#today + 1] = '' end
+    end
+  end
+  return keys_now, today
+end
+
+local function publish(name, script, flags, keys, args, each, more, later, former)
   redis.register_function{function_name = name, flags = flags, callback = function(given_keys, given_args)
-    return misfit(name, #given_keys, #given_args, keys, args, each, more, later) or scripts[script](given_keys, given_args)
+    local refusal = misfit(name, #given_keys, #given_args, keys, args, each, more, later)
+    if not refusal then return scripts[script](given_keys, given_args) end
+    for _, shape in ipairs(former) do
+      local keys_now, args_now = of_today(shape, given_keys, given_args, keys, args, each, more)
+      if keys_now then return scripts[script](keys_now, args_now) end
+    end
+    return refusal
   end}
 end

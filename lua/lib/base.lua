@@ -35,7 +35,7 @@ end
 -- want: {key, type, key, type, ...}. Returns an error reply for the first key that holds something else.
 local function wrong_type(want)
   for i = 1, #want, 2 do
-    local got = redis.call('TYPE', want[i])
+    local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- a former call of a function lacks a key
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
       return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')

@@ -80,6 +80,9 @@ func Advise(s Sight) []Finding {
 			bridged = false
 			e.add(f)
 		}
+		if f := e.mixedLevels(s.Bridges); f != nil {
+			e.add(f)
+		}
 	}
 	for _, q := range s.Queues {
 		e.queueSeen(q, bridged)

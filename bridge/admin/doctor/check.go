@@ -137,6 +137,9 @@ var (
 	foreignKey = check("D209", "foreign-key", Note, "keys begin with the prefix, and are none of duestream's",
 		"another program, or another prefix that begins with this one, may collide with it",
 		"find out whose they are: redis-cli TYPE, and choose another prefix for one of the two")
+	mixedLevels = check("D210", "mixed-levels", Warning, "bridges of different protocol levels are alive",
+		"what the older ones do not serve is refused to those who write it, and is late or out of order in their queues",
+		"stop the older bridges, or upgrade them: docs/OPERATIONS.md, Upgrade and rollback")
 )
 
 // Keys and what is scheduled.

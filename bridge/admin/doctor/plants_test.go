@@ -42,6 +42,9 @@ var defects = []plant{
 		p.do("ZADD", p.shared.Bridges, p.in(0),
 			"\x1b[2J")
 	}},
+	{"D210", "a bridge of another level", func(p *patient) {
+		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), lua.NewIdentity("web-1", 7, "v9").String())
+	}},
 	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
 	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
 	{"D203", "tokens of all queues", func(p *patient) {

@@ -194,7 +194,31 @@ func (l *look) bridges() {
 	l.twice(func(l *look) *Finding {
 		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
 		return l.noBridge(beats)
+	}, func(l *look) *Finding {
+		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
+		return l.mixedLevels(beats)
 	})
+}
+
+// mixedLevels finds bridges that live and have a lower protocol level than others that live.
+func (e *examination) mixedLevels(beats []view.Heartbeat) *Finding {
+	live := slices.DeleteFunc(slices.Clone(beats), func(b view.Heartbeat) bool { return b.Foreign || b.Age.Abs() > fresh })
+	highest := 0
+	for _, b := range live {
+		highest = max(highest, b.Identity.Level)
+	}
+	var older []string
+	for _, b := range live {
+		if b.Identity.Level < highest {
+			older = append(older, fmt.Sprintf("%s: level %d", b.Identity, b.Identity.Level))
+		}
+	}
+	if len(older) == 0 {
+		return nil
+	}
+	n := int64(len(older))
+	found := fmt.Sprintf("%s below level %d, which others have", plural(n, "bridge is", "bridges are"), highest)
+	return e.finding(mixedLevels, place{}, e.globals.Bridges, "", n, found, older...)
 }
 
 // noBridge finds that no bridge lives, or notes since when the oldest does.

@@ -1,0 +1,16 @@
+package lua
+
+// Level is the protocol level of this release: what its bridges serve. A bridge says it in its heartbeat, as "p2", and the
+// library of functions carries it. Raise it when a release writes something that bridges of the release before do not serve, and
+// add a line here. Whoever writes such a thing asks first whether each living bridge has the level that it needs.
+//
+//	1  bridges that say no level: messages, retries and dead letters. Some of them know more, and nobody can tell which.
+//	2  keys of messages, recurrences, release rates and ready limits
+const Level = 2
+
+// The levels from which bridges serve what not all bridges do.
+const (
+	LevelKeys        = 2 // messages with a key
+	LevelRecurrences = 2
+	LevelFlow        = 2 // release rates and ready limits
+)
