@@ -30,6 +30,11 @@ type ClientConfig struct {
 	// ask.
 	Durability Durability
 
+	// AllowOldBridges has messages with a key taken while a bridge is alive that may not serve them: one of an earlier release,
+	// which says no protocol level. Without it they are refused with ErrOldBridge, as are recurrences. Looking costs one small
+	// read every 5s.
+	AllowOldBridges bool
+
 	Name     string       // of this client, in the histories of queues that keep one; default: part, host and process
 	Observer Observer     // is told what becomes of messages; nil = nobody is
 	Logger   *slog.Logger // nil = discard
@@ -80,12 +85,17 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	p, err := producer.New(producer.Config{
 		Client: redis, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
 		Durability: cfg.Durability, Name: cfg.Name, Observer: cfg.Observer, Logger: cfg.Logger,
+		AllowOldBridges: cfg.AllowOldBridges,
 	})
 	if err != nil {
 		return nil, err
 	}
 	patience := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
-	return &Client{producer: p, planner: planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger), patience: patience}, nil
+	plans := planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
+	if cfg.AllowOldBridges {
+		plans = plans.AllowOldBridges()
+	}
+	return &Client{producer: p, planner: plans, patience: patience}, nil
 }
 
 func withPrefix(prefix string) string {

@@ -34,6 +34,9 @@ var (
 	ErrUntrusted = lua.ErrUntrusted
 	// ErrUnsupported: the server is too old, is set to evict keys, or cannot give the Durability that a Client asks for.
 	ErrUnsupported = lua.ErrUnsupported
+	// ErrOldBridge: a bridge is alive that does not serve what was to be written: messages with a key, recurrences, rates.
+	// Nothing was written. errors.As with *OldBridgeError tells which bridge.
+	ErrOldBridge = lua.ErrOldBridge
 	// ErrWrongType: a key of the queue holds something else.
 	ErrWrongType = lua.ErrWrongType
 	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
@@ -65,6 +68,15 @@ type InvalidError = lua.InvalidError
 //		Users       []string
 //	}
 type DeniedError = lua.DeniedError
+
+// OldBridgeError says which bridge does not serve what was to be written.
+//
+//	type OldBridgeError struct {
+//		Bridge Identity
+//		What   string // what was to be written
+//		Needs  int    // the level that bridges need for it
+//	}
+type OldBridgeError = lua.OldBridgeError
 
 // NotDurableError says what was confirmed of the Durability asked for.
 //

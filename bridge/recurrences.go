@@ -60,6 +60,9 @@ const (
 //		LastID  string
 //		Used    int    // occurrences planned, or past, since it was added
 //		Problem string // why nothing of it is planned: the spec is wrong
+//		// Unplanned is the first occurrence whose time came 20s ago, or before, and that nobody has planned; zero = none.
+//		// Bridges plan at least 20s ahead.
+//		Unplanned time.Time
 //	}
 type RecurrenceState = planner.State
 

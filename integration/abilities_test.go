@@ -98,6 +98,7 @@ var abilities = map[string]func(a *asUser){
 	"operator: change many at once":     operatorBulk,
 	"operator: load functions":          operatorLoads,
 	"operator: delete a queue":          operatorDeletes,
+	"operator: roll a queue back":       func(a *asUser) { a.command("queue", "rollback", a.queue, "--force") },
 
 	"doctor: examine": examineAs,
 	"doctor + `duestream doctor`, to look at the library of functions: examine": examineAs,

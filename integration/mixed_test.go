@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/before"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -56,6 +59,14 @@ func (s *stack) serve(t *testing.T, command string, env ...string) *served {
 		}
 	})
 	return b
+}
+
+// beats waits until so many bridges have sent a heartbeat.
+func (s *stack) beats(n int64) {
+	s.t.Helper()
+	redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
+		return s.number("ZCARD", lua.NewGlobals(s.prefix).Bridges) == n, "not all bridges have started"
+	})
 }
 
 func (b *served) read(line []byte) {
@@ -121,4 +132,96 @@ func TestBridgesOfAllReleasesAgreeOnOwners(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What an older bridge does not serve is refused while it lives, with an error that names it; whatever it serves is taken, and
+// everything is once it is gone.
+func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Shared(t))
+	old := s.serve(t, before.Build(t, before.Keyless))
+	s.beats(1)
+	op := admin.New(s.redis, s.prefix)
+	rate, limit := bridge.Rate("10/s"), 100
+	writes := func(client *bridge.Client, op *admin.Admin) map[string]error {
+		_, keyed := client.Schedule(t.Context(), s.queue, nil, bridge.WithID("keyed"), bridge.Key("k"), bridge.In(time.Hour))
+		recurrence := bridge.Recurrence{Queue: s.queue, Name: "tick", Every: time.Hour}
+		_, recurs := client.Recur(t.Context(), recurrence)
+		_, operated := op.Recur(t.Context(), recurrence)
+		return map[string]error{"a message with a key": keyed, "a recurrence": recurs, "a recurrence of an operator": operated}
+	}
+	for what, err := range writes(s.client, op) {
+		var refused *bridge.OldBridgeError
+		if !errors.Is(err, bridge.ErrOldBridge) || !errors.As(err, &refused) || refused.Bridge.PID != old.cmd.Process.Pid {
+			t.Errorf("%s beside an older bridge: %v", what, err)
+		}
+	}
+	for what, u := range map[string]admin.PolicyUpdate{"a rate": {Rate: &rate}, "a ready limit": {ReadyLimit: &limit}} {
+		if err := op.WritePolicy(t.Context(), s.queue, "", u); !errors.Is(err, bridge.ErrOldBridge) {
+			t.Errorf("%s beside an older bridge: %v", what, err)
+		}
+	}
+	for _, key := range s.keys().All() {
+		if n := s.number("EXISTS", key); n != 0 {
+			t.Errorf("%s was written", key)
+		}
+	}
+	results, err := s.client.ScheduleBatch(t.Context(), s.queue, []bridge.NewMessage{{ID: "plain"}, {ID: "keyed", Key: "k"}})
+	if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, bridge.ErrOldBridge) {
+		t.Errorf("in a batch: %+v %v", results, err)
+	}
+	bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bold.Close() })
+	for what, err := range writes(bold, op.AllowOldBridges()) {
+		if err != nil {
+			t.Errorf("%s for whoever allows old bridges: %v", what, err)
+		}
+	}
+	old.stop()
+	s.bridge(quick())
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		_, err := s.client.Schedule(t.Context(), s.queue, nil, bridge.Key("k"), bridge.In(time.Hour))
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// A bridge plans the recurrences of queues whose owner knows none: beside one of before recurrences, those of the queues that it
+// owns stopped for good.
+func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Shared(t))
+	const queues = 10
+	old := s.serve(t, before.Build(t, before.Planless))
+	s.beats(1)
+	b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, AnyServer: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.run("bridge", b.Run)
+	op := admin.New(s.redis, s.prefix).AllowOldBridges()
+	for i := range queues {
+		recurrence := bridge.Recurrence{Queue: fmt.Sprint("q", i), Name: "tick", Every: time.Second}
+		if _, err := op.Recur(t.Context(), recurrence); err != nil {
+			t.Fatal(err)
+		}
+	}
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+		return old.last("owned") > 0, "the old bridge owns none of the queues"
+	})
+	// What was planned in the first seconds reaches 20 s ahead, so an occurrence that is more than 25 s after the beginning was
+	// planned by a bridge.
+	begin := time.Now()
+	redistest.Eventually(t, 90*time.Second, func() (bool, string) {
+		for i := range queues {
+			state, err := op.Recurrence(t.Context(), fmt.Sprint("q", i), "tick")
+			if err != nil || state.Last.Sub(begin) < 25*time.Second {
+				return false, fmt.Sprintf("q%d: the last occurrence was %s after the beginning (%v)", i,
+					state.Last.Sub(begin), err)
+			}
+		}
+		return true, ""
+	})
 }

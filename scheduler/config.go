@@ -102,6 +102,7 @@ func (c Config) withDefaults() Config {
 		host, _ := os.Hostname()
 		c.Identity = lua.NewIdentity(host, os.Getpid(), c.Identity.Version)
 	}
+	c.Identity.Level = lua.Level
 	if c.Notice == nil {
 		c.Notice = func(string) {}
 	}

@@ -32,10 +32,17 @@ func (s *Scheduler) sawRecurrences(ctx context.Context, queue string, has bool) 
 	s.planOwned(ctx, queue)
 }
 
-// plansOwned starts loops for owned queues with recurrences, and stops those of queues that are somebody else's now. Under mu.
+// plans reports whether the recurrences of a queue are this scheduler's to plan: it owns the queue among the schedulers that know
+// recurrences. An older owner does not plan them; one of the others that does not know of levels plans them as well, and two that
+// plan do no harm. Under mu.
+func (s *Scheduler) plans(queue string) bool {
+	return owner(capable(s.live, lua.LevelRecurrences), queue) == s.members.id
+}
+
+// plansOwned starts loops for queues with recurrences that are this scheduler's to plan, and stops those of others. Under mu.
 func (s *Scheduler) plansOwned(ctx context.Context) {
 	for queue, stop := range s.recurring.loops {
-		if s.owned[queue] == nil {
+		if !s.plans(queue) {
 			stop()
 			delete(s.recurring.loops, queue)
 		}
@@ -45,9 +52,9 @@ func (s *Scheduler) plansOwned(ctx context.Context) {
 	}
 }
 
-// planOwned starts the loop of a queue with recurrences, if it is owned and has none. Under mu.
+// planOwned starts the loop of a queue with recurrences, if it is ours to plan and has none. Under mu.
 func (s *Scheduler) planOwned(ctx context.Context, queue string) {
-	if s.owned[queue] == nil || s.recurring.loops[queue] != nil || ctx.Err() != nil {
+	if s.recurring.loops[queue] != nil || ctx.Err() != nil || !s.plans(queue) {
 		return
 	}
 	own, stop := context.WithCancel(ctx)

@@ -1,6 +1,21 @@
 package scheduler
 
-import "hash/fnv"
+import (
+	"hash/fnv"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// capable returns those of the live schedulers that have a protocol level. Who owns a queue among all, and is capable, owns it
+// among the capable.
+func capable(live []string, level int) (able []string) {
+	for _, bridge := range live {
+		if i, _ := lua.ParseIdentity(bridge); i.Level >= level {
+			able = append(able, bridge)
+		}
+	}
+	return able
+}
 
 // owner returns which of the live schedulers owns a queue: the one with the highest weight for it. When a scheduler comes or
 // goes, only the queues that it gets or had move. Every scheduler must come to the same answer, so the hash is part of the

@@ -258,6 +258,11 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), err); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
+	if u.Rate != nil && u.Rate.Interval() > 0 || u.ReadyLimit != nil && *u.ReadyLimit > 0 {
+		if err := lua.NewLevels(c, prefix).Allow(ctx, lua.LevelFlow, "release rates and ready limits"); err != nil {
+			return fmt.Errorf("write policy of %s: %w", queue, err)
+		}
+	}
 	keys := lua.NewKeys(prefix, queue)
 	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)

@@ -35,6 +35,7 @@ type Admin struct {
 	redis    *bridge.Redis
 	prefix   string
 	observer bridge.Observer // nil = nobody is told
+	old      bool            // recurrences are written although a living bridge may know none
 }
 
 // New returns a handle on the queues of a prefix; "" is the default one. Redis is not touched.
@@ -47,5 +48,15 @@ func (a *Admin) Name() string { return lua.Actor(lua.ActorOperator) }
 
 // Observed returns a handle that tells an observer which dead letters it redrives and purges: package bridge/metrics counts them.
 func (a *Admin) Observed(o bridge.Observer) *Admin {
-	return &Admin{redis: a.redis, prefix: a.prefix, observer: o}
+	observed := *a
+	observed.observer = o
+	return &observed
+}
+
+// AllowOldBridges returns a handle that writes recurrences although a bridge is alive that may know none: without it they are
+// refused with bridge.ErrOldBridge.
+func (a *Admin) AllowOldBridges() *Admin {
+	all := *a
+	all.old = true
+	return &all
 }

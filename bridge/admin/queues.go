@@ -40,6 +40,24 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 	return had, err
 }
 
+// RolledBack is what RollBackQueue did, and what bridges of before will not do.
+//
+//	type RolledBack struct {
+//		Released    int64 // messages that waited for their key, and are due when they were to be
+//		Recurrences int64 // that nobody plans who knows none
+//	}
+type RolledBack = stream.RolledBack
+
+// ErrNewBridge: a bridge is alive that knows keys of messages, so messages would wait for them again. Nothing was changed.
+var ErrNewBridge = stream.ErrNewBridge
+
+// RollBackQueue makes all that is scheduled in a queue servable by bridges that know no keys of messages: what waits for its key
+// is due when it was to be. Messages of one key may be delivered side by side from then on. ErrNewBridge, unless force. Repeat it
+// after an error.
+func (a *Admin) RollBackQueue(ctx context.Context, queue string, force bool) (RolledBack, error) {
+	return stream.Rollback(ctx, a.redis.Client, a.prefix, queue, force)
+}
+
 // PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.
 //
 //	type PartitionCounts []int

@@ -13,7 +13,11 @@ import (
 )
 
 func (a *Admin) planner() *planner.Planner {
-	return planner.New(a.redis.Client, a.prefix, a.Name(), nil)
+	p := planner.New(a.redis.Client, a.prefix, a.Name(), nil)
+	if a.old {
+		return p.AllowOldBridges()
+	}
+	return p
 }
 
 // Missed says what becomes of occurrences that nobody planned in time: see bridge.MissedOnce.

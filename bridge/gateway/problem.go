@@ -77,6 +77,8 @@ var known = []struct {
 	{admin.ErrNoQueue, http.StatusNotFound, typeNotFound, "nobody has used the queue", 0},
 	{admin.ErrNotFound, http.StatusNotFound, typeNotFound, "there is none", 0},
 	{admin.ErrNoGroup, http.StatusNotFound, typeNoGroup, "the queue has no such group", 0},
+	{bridge.ErrOldBridge, http.StatusServiceUnavailable, typeUnavailable,
+		"a bridge is alive that does not serve this: it is being upgraded, or to be stopped", 30 * time.Second},
 	{bridge.ErrFull, http.StatusServiceUnavailable, typeFull, "Redis is full, and took nothing", 30 * time.Second},
 	{bridge.ErrUnavailable, http.StatusServiceUnavailable, typeUnavailable, "Redis is not available", time.Second},
 	{bridge.ErrClosed, http.StatusServiceUnavailable, typeUnavailable, "the gateway stops", time.Second},

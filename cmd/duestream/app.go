@@ -27,6 +27,7 @@ type app struct {
 	redisURL, prefix string
 	json             bool // what is printed is for programs
 	durability       flags.Durability
+	allowOldBridges  bool
 	passwordsFrom    []string                    // where those come from that are no part of the URL
 	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
 	color            term.ColorMode
@@ -203,6 +204,11 @@ func failFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
 
 // hostOf returns a URL without user and passwords.
 func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }
+
+// oldBridgesFlag adds --allow-old-bridges to a command that writes what not all bridges serve.
+func (a *app) oldBridgesFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.allowOldBridges, "allow-old-bridges", false, "go on although a bridge is alive that may not serve this")
+}
 
 // durabilityFlag adds --durability to a command that writes.
 func (a *app) durabilityFlag(cmd *cobra.Command) {

@@ -138,7 +138,7 @@ func (a *app) operate(ctx context.Context, work func(*admin.Admin) error) error 
 		return err
 	}
 	defer r.Close()
-	return work(admin.New(r, a.prefix))
+	return work(a.operator(r))
 }
 
 // looks is operates on queues that must be there: of one that nobody knows the command would say that it is empty.
@@ -203,6 +203,15 @@ func (a *app) writes(
 	})
 }
 
+// operator returns the handle of operators.
+func (a *app) operator(r *bridge.Redis) *admin.Admin {
+	op := admin.New(r, a.prefix)
+	if a.allowOldBridges {
+		return op.AllowOldBridges()
+	}
+	return op
+}
+
 // produce connects for work with a client, beside the handle of operators.
 func (a *app) produce(ctx context.Context, work func(*bridge.Client, *admin.Admin) error) error {
 	r, err := a.connect(ctx)
@@ -210,8 +219,9 @@ func (a *app) produce(ctx context.Context, work func(*bridge.Client, *admin.Admi
 		return err
 	}
 	defer r.Close()
-	op := admin.New(r, a.prefix)
-	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D, Name: op.Name()})
+	op := a.operator(r)
+	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D, Name: op.Name(),
+		AllowOldBridges: a.allowOldBridges})
 	if err != nil {
 		return err
 	}

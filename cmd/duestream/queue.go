@@ -13,7 +13,7 @@ func (a *app) queue() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "queue", Short: "Show or change how a queue is served",
 		Example: "  duestream queue show emails\n  duestream queue set emails held=true\n  duestream queue partitions emails 8",
-	}, a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete())
+	}, a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete(), a.queueRollback())
 }
 
 // checkGroupThere returns ErrNoGroup for a group that the queue has not, unless --create is given.

@@ -79,6 +79,8 @@ func stateOf(s bridge.RecurrenceState) string {
 		return "wrong: " + human.OneLine(s.Problem, 80)
 	case s.Spec.Paused:
 		return "paused"
+	case !s.Unplanned.IsZero():
+		return "not planned since " + onClocks(s.Unplanned)
 	case len(s.Next) == 0:
 		return "ended"
 	}

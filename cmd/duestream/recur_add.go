@@ -34,6 +34,7 @@ Occurrences that no bridge planned in time are missed: the last one is made up f
   duestream recur add sales tick --every 1m --start 2027-01-02T09:00:00+01:00 --count 60`,
 		Args: cobra.RangeArgs(2, 3),
 	}
+	a.oldBridgesFlag(cmd)
 	f := cmd.Flags()
 	f.StringVar(&r.Cron, "cron", "", "cron expression: '0 9 * * 1-5', '@daily'")
 	f.StringVar(&r.Zone, "zone", "", "time zone of --cron, like Europe/Paris; default UTC")

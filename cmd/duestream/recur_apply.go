@@ -95,7 +95,7 @@ owner that it does not have, in all queues. The file is YAML:
       missed: once
     - {queue: probes, name: ping, every: 90s, overlap: skip}
 
-Every flag of recur add but --header is a field. Without "paused" a recurrence stays paused,
+Every flag of recur add but --header and --allow-old-bridges is a field. Without "paused" a recurrence stays paused,
 or not, as somebody has set it by hand. One of another owner, or of none, is not touched: then
 nothing is changed, nor when anything in the file is wrong.`,
 		Example: "  duestream recur apply -f recurrences.yaml --dry-run\n  duestream recur apply -f recurrences.yaml",

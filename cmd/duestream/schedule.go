@@ -82,6 +82,7 @@ stops and says from which line to go on (--from-line).`,
 	}
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)
+	a.oldBridgesFlag(cmd)
 	f := cmd.Flags()
 	o.when.Flags(cmd)
 	flags.DelayVar(f, &o.spread, "spread", "deliver at some moment of so long after that, by the ID: many at one time become even")

@@ -31,7 +31,7 @@ var (
 			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
 				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZMSCORE": {"due", "seen"}, "TIME": {""},
-				"HSET": {"payload", "meta"}},
+				"HSET": {"payload", "meta"}, "ZRANGE": {"duestream:bridges"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
 		},
 		"worker": {

@@ -9,6 +9,12 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestAFailureBehindAPartIsAmbiguous", "./lua"},
 	},
 	{
+		name: "an old owner's recurrences are left to it", file: "scheduler/recurring.go",
+		old:  "owner(capable(s.live, lua.LevelRecurrences), queue)",
+		new:  "owner(s.live, queue)",
+		test: []string{"-run", "TestRecurrencesOfAnOldOwnerArePlanned", "./integration"},
+	},
+	{
 		name: "a body that got its member stays a candidate", file: "stream/keeper/orphans.go",
 		old:  "if swept.Left[i] < 0 || w.Ripe {",
 		new:  "if w.Ripe && i >= 0 {",

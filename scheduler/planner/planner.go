@@ -33,6 +33,7 @@ type Planner struct {
 	prefix string
 	actor  string
 	log    *slog.Logger
+	levels *lua.Levels // of the living bridges; nil = whatever they are
 }
 
 // New returns a Planner, which histories of queues name as the actor. It does not touch Redis.
@@ -40,7 +41,14 @@ func New(client rueidis.Client, prefix, actor string, log *slog.Logger) *Planner
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Planner{client, prefix, actor, log}
+	return &Planner{client, prefix, actor, log, lua.NewLevels(client, prefix)}
+}
+
+// AllowOldBridges returns a Planner that writes recurrences although a living bridge may know none.
+func (p *Planner) AllowOldBridges() *Planner {
+	all := *p
+	all.levels = nil
+	return &all
 }
 
 func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue).As(p.actor) }
@@ -51,8 +59,8 @@ type Change struct {
 	TakenBack      int  // messages that had been planned of the former spec
 }
 
-// Put writes a recurrence, or changes the one of its name, and plans its next occurrence. ErrInvalid. Four round trips. Harmless
-// to repeat.
+// Put writes a recurrence, or changes the one of its name, and plans its next occurrence. ErrInvalid; lua.ErrOldBridge while a
+// bridge is alive that knows no recurrences. Four round trips. Harmless to repeat.
 func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -64,6 +72,9 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return Change{}, err
+	}
+	if err := p.levels.Allow(ctx, lua.LevelRecurrences, "recurrences"); err != nil {
+		return Change{}, wrap("write", spec.Queue, spec.Name, err)
 	}
 	k := p.keys(spec.Queue)
 	before, known, err := p.specText(ctx, k, spec.Name)
@@ -237,6 +248,9 @@ type State struct {
 	LastID  string
 	Used    int    // occurrences planned, or past, since it was added
 	Problem string // why nothing of it is planned: the spec is wrong
+	// Unplanned is the first occurrence whose time came 20s ago, or before, and that nobody has planned; zero = none. Bridges
+	// plan at least 20s ahead.
+	Unplanned time.Time
 }
 
 // List returns the recurrences of a queue by name. It walks through the hash in steps.
@@ -337,6 +351,12 @@ func stateOf(queue, name, text, planText string, now time.Time) State {
 	plan, known := lua.ParsePlan(planText)
 	if known && plan.Version == lua.SpecVersion(text) {
 		state.Used = plan.Used
+	}
+	if known && plan.Version == lua.SpecVersion(text) && !spec.Paused && len(plan.Spans) > 0 &&
+		(s.Count == 0 || state.Used < s.Count) {
+		if next, ok := s.Next(plan.Spans[len(plan.Spans)-1].To); ok && next.Before(now.Add(-Ahead)) {
+			state.Unplanned = next.In(s.Location())
+		}
 	}
 	from := now
 	for _, part := range plan.Recent {

@@ -36,6 +36,9 @@ func (p *Planner) Restore(ctx context.Context, queue, name, spec, plan string) (
 	if err := checkNames(queue, name); err != nil {
 		return false, err
 	}
+	if err := p.levels.Allow(ctx, lua.LevelRecurrences, "recurrences"); err != nil {
+		return false, wrap("restore", queue, name, err)
+	}
 	k := p.keys(queue)
 	for errors.Is(err, errAgain) || !done && err == nil {
 		if done, err = p.restore(ctx, k, name, spec, plan); errors.Is(err, errThere) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,6 +67,9 @@ type Config struct {
 	Name string
 	// Observer is told what becomes of messages. Nil: nobody is.
 	Observer observe.Observer
+	// AllowOldBridges has messages taken that a living bridge may not serve: those with a key where its protocol level is below
+	// lua.LevelKeys. Default: they are refused with lua.ErrOldBridge.
+	AllowOldBridges bool
 	// Logger is told when registering a queue fails or works again. Default: discard.
 	Logger *slog.Logger
 	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is
@@ -117,6 +121,7 @@ type Producer struct {
 	window  time.Duration // of tokens
 	try     time.Duration // of one script call, with the wait for its durability
 	durable durability
+	levels  *lua.Levels // of the living bridges; nil = whatever they are
 
 	mu     sync.Mutex
 	routes map[string]*route // by queue
@@ -132,8 +137,12 @@ func New(cfg Config) (*Producer, error) {
 		return nil, fmt.Errorf("producer: %w", err)
 	}
 	try := tryTimeout + cfg.Durability.Timeout
+	var levels *lua.Levels
+	if !cfg.AllowOldBridges {
+		levels = lua.NewLevels(cfg.Client, cfg.Prefix)
+	}
 	return &Producer{
-		cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
+		levels: levels, cfg: cfg, globals: lua.NewGlobals(cfg.Prefix), name: ulid.Make().String(),
 		try: try, window: max(tokenWindow, 2*cfg.RetryTimeout+2*try),
 		routes: map[string]*route{}, closed: make(chan struct{}),
 	}, nil
@@ -218,7 +227,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 // schedule lets messages go out, and waits for their answers. Repeats are counted since the given time.
 func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time) []Result {
 	queue := s.route.queue
-	elsewhere := s.duplicates(ctx, ms)
+	elsewhere, served := s.duplicates(ctx, ms), s.route.p.served(ctx, ms)
 	c := newBatchCall(ctx, len(ms))
 	var one [1]waiting
 	ws := one[:0]
@@ -228,6 +237,9 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	copies := payloads(ms)
 	for i := range ms {
 		item, err := ms[i].item(copies)
+		if err == nil && ms[i].Key != "" {
+			err = served
+		}
 		if err == nil {
 			err = elsewhere[i]
 		}
@@ -242,6 +254,14 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	results := c.wait(queue)
 	s.takeAway(ctx, ms, results)
 	return results
+}
+
+// served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing.
+func (p *Producer) served(ctx context.Context, ms []Message) error {
+	if !slices.ContainsFunc(ms, func(m Message) bool { return m.Key != "" }) {
+		return nil
+	}
+	return p.levels.Allow(ctx, lua.LevelKeys, "messages with a key")
 }
 
 // enter begins a call; the caller ends it with busy.Done.

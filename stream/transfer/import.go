@@ -28,6 +28,7 @@ type Import struct {
 	counts                lua.Counts
 	groups                map[string]bool // that exist, or were created
 	made                  []string
+	levels                *lua.Levels // of the living bridges
 }
 
 // NewImport registers the queue, and returns what writes into it. Source names where the records come from: dead letters of one
@@ -48,7 +49,7 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		return nil, fmt.Errorf("import into %s: %w", queue, err)
 	}
 	return &Import{c: c, prefix: prefix, queue: queue, source: source, window: window, counts: counts,
-		groups: map[string]bool{}}, nil
+		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}}, nil
 }
 
 // Groups creates groups that do not exist, so that they get what becomes ready from now on.
@@ -76,6 +77,11 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	for i, r := range records {
 		if results[i] = r.Check(); results[i] != nil {
 			continue
+		}
+		if r.Extra[lua.FieldKey] != "" {
+			if results[i] = im.levels.Allow(ctx, lua.LevelKeys, "messages with a key"); results[i] != nil {
+				continue
+			}
 		}
 		if r.Kind == RecordRecurrence {
 			continue // behind what is scheduled

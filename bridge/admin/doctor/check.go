@@ -181,6 +181,14 @@ var (
 		"duestream queue set {queue} rate= ready_limit= takes them back; with a ready limit, which group lags? duestream stats {queue}")
 	emptyPlaces = check("D313", "empty-places", Note, "messages that waited for their key left places in line behind",
 		"they take memory", "bridges clear them away within a minute: are they running? Plain commands that cancel leave them")
+	notPlanned = check("D314", "not-planned", Error,
+		"the time of an occurrence of a recurrence has come, and nobody has planned it",
+		"it is late; with `missed` `once` all but the last occurrence, and with `skip` all are left out for good",
+		"is a bridge alive that knows recurrences, and what does its log say? duestream health, duestream recur list {queue}")
+	keysUnserved = check("D315", "keys-not-served", Error,
+		"messages wait for their key, and no bridge is alive that says that it knows keys",
+		"when what they wait for ends without a worker that calls the scripts, they wait for ever",
+		"run a bridge of this release; to go on with older ones: duestream queue rollback {queue}")
 )
 
 // Streams and groups.

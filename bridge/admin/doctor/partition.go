@@ -49,6 +49,7 @@ func (l *look) partition(p place) {
 	if p.partition == 0 {
 		l.settingsOf(p, p.keys.Policy, false)
 		l.patience(p)
+		l.apart(func(l *look) { l.recurrences(p) }, lua.ErrWrongType)
 	}
 }
 

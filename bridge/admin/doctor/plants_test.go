@@ -43,7 +43,7 @@ var defects = []plant{
 			"\x1b[2J")
 	}},
 	{"D210", "a bridge of another level", func(p *patient) {
-		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), lua.NewIdentity("web-1", 7, "v9").String())
+		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
 	}},
 	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
 	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
@@ -116,6 +116,18 @@ var defects = []plant{
 		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f1795216995000\x1fa", "0", "k\x1fbusy\x1f5-0")
 		p.do("HSET", p.keys.Meta, "a", `{"key":"k"}`)
 		p.do("ZADD", p.keys.Due, "4001795216995000", "a")
+	}},
+	{"D314", "a recurrence that nobody plans", func(p *patient) {
+		spec := `{"every_ms":1000,"missed":"once","overlap":"allow"}`
+		text := fmt.Sprint(lua.SpecVersion(spec), " times ", p.in(-2*time.Hour), "-", p.in(-time.Hour), " 5 ")
+		p.do("HSET", p.keys.Recurring, "tick", spec)
+		p.do("HSET", p.keys.Planned, "tick", text, "", "1")
+	}},
+	{"D315", "messages that wait for a key, which no bridge knows", func(p *patient) {
+		p.stopHeart()
+		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
+		p.do("HSET", p.keys.Meta, "keyed", `{"key":"k"}`)
+		p.do("ZADD", p.keys.Due, fmt.Sprint(4_000_000_000_000_000+p.now(0)), "keyed")
 	}},
 	{"D401", "no group", func(p *patient) { p.do("XGROUP", "DESTROY", p.keys.Stream, "g"); p.entry(p.keys, 0) }},
 	{"D402", "no consumer", func(p *patient) {

@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -8,7 +10,9 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/inspect"
 )
@@ -31,6 +35,7 @@ func (l *look) schedule(p place) {
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
 	l.overdue(p)
 	l.places(p)
+	l.keysServed(p)
 }
 
 // places looks at who stands in line for a key: each place is of a message that waits, and is due then.
@@ -83,6 +88,41 @@ func (l *look) emptyOf(p place, notes []string) (empty []string) {
 		}
 	}
 	return empty
+}
+
+// keysServed finds messages that wait for their key while only bridges live that do not say that they know keys. Where no bridge
+// lives at all, that is what is found.
+func (l *look) keysServed(p place) {
+	l.twice(func(l *look) *Finding {
+		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
+		if n == 0 {
+			return nil
+		}
+		live := l.live()
+		if len(live) == 0 || slices.ContainsFunc(live, func(b view.Heartbeat) bool { return b.Identity.Level >= lua.LevelKeys }) {
+			return nil
+		}
+		return l.counted(keysUnserved, p, p.keys.Due, "", n, "message waits for its key", "messages wait for their key")
+	})
+}
+
+// recurrences finds those that nobody plans.
+func (l *look) recurrences(p place) {
+	if l.number(l.c.B().Hlen().Key(p.keys.Recurring).Build()) == 0 {
+		return
+	}
+	l.twice(func(l *look) *Finding {
+		var some []string
+		for _, state := range ask(l, func(ctx context.Context) ([]planner.State, error) {
+			return planner.New(l.c, l.Prefix, "", nil).List(ctx, p.queue)
+		}) {
+			if !state.Unplanned.IsZero() {
+				some = append(some, fmt.Sprintf("%s: not since %s", shown(state.Spec.Name), state.Unplanned.Format(time.RFC3339)))
+			}
+		}
+		return l.counted(notPlanned, p, p.keys.Planned, "", int64(len(some)), "recurrence is not planned",
+			"recurrences are not planned", some...)
+	})
 }
 
 // overdue looks at the head of the schedule. When the head moves on somebody drains the queue, and the messages are only late.

@@ -192,17 +192,24 @@ const fresh = 5 * time.Second
 // bridges looks for a bridge that lives.
 func (l *look) bridges() {
 	l.twice(func(l *look) *Finding {
-		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
-		return l.noBridge(beats)
-	}, func(l *look) *Finding {
-		beats := ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
-		return l.mixedLevels(beats)
-	})
+		return l.noBridge(l.heartbeats())
+	}, func(l *look) *Finding { return l.mixedLevels(l.heartbeats()) })
+}
+
+func (l *look) heartbeats() []view.Heartbeat {
+	return ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
+}
+
+// live returns the heartbeats of the bridges that live.
+func (l *look) live() []view.Heartbeat { return living(l.heartbeats()) }
+
+func living(beats []view.Heartbeat) []view.Heartbeat {
+	return slices.DeleteFunc(slices.Clone(beats), func(b view.Heartbeat) bool { return b.Foreign || b.Age.Abs() > fresh })
 }
 
 // mixedLevels finds bridges that live and have a lower protocol level than others that live.
 func (e *examination) mixedLevels(beats []view.Heartbeat) *Finding {
-	live := slices.DeleteFunc(slices.Clone(beats), func(b view.Heartbeat) bool { return b.Foreign || b.Age.Abs() > fresh })
+	live := living(beats)
 	highest := 0
 	for _, b := range live {
 		highest = max(highest, b.Identity.Level)
