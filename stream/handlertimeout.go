@@ -18,7 +18,7 @@ import (
 
 // handling is one call of the handler, and the time limit of that call.
 type handling struct {
-	message   Message       // the handler's own copy: a handler that was abandoned may still write to it
+	message   Message       // the handler's own, but for the payload's bytes: an abandoned handler may still write to it
 	began     time.Duration // since the delivery was read
 	goroutine uint64        // which runs the handler; 0 = not known
 	keepsSlot bool          // it was abandoned, and there are too many such handlers to give its slot to another message
@@ -170,10 +170,12 @@ func (p *partitionWorker) abandon(d *delivery) {
 	}
 	p.abandoned.Add(1)
 	p.told(observe.Abandoned, 1)
-	p.note(slog.LevelError, "handler abandoned: it ignores its cancelled context, and its goroutine lives on", d,
-		slog.Duration("handler_timeout", h.timeout), slog.Duration("running_for", d.handledFor().Round(time.Millisecond)),
-		slog.Int("abandoned_running", running), slog.Bool("slot_kept", h.keepsSlot),
-		slog.String("stack", p.worker.stacks.of(h.goroutine, d.read.Add(h.began))))
+	if p.log.Enabled(context.Background(), slog.LevelError) { // else nobody needs the stack
+		p.note(slog.LevelError, "handler abandoned: it ignores its cancelled context, and its goroutine lives on", d,
+			slog.Duration("handler_timeout", h.timeout), slog.Duration("running_for", d.handledFor().Round(time.Millisecond)),
+			slog.Int("abandoned_running", running), slog.Bool("slot_kept", h.keepsSlot),
+			slog.String("stack", p.worker.stacks.of(h.goroutine, d.read.Add(h.began))))
+	}
 	p.tellHandled(d)
 	p.finish(d, fmt.Errorf("the handler ignored its context for another %s", p.cfg.AbandonAfter))
 }

@@ -34,8 +34,8 @@ var handlerMutants = []mutant{
 	},
 	{
 		name: "a stop abandons handlers, and others get what they work on", file: "stream/handlertimeout.go",
-		old:  "	if errors.Is(context.Cause(d.ctx), ErrStopping) {\n		return\n	}\n",
-		new:  "",
+		old:  "	if errors.Is(context.Cause(d.ctx), ErrStopping) {\n",
+		new:  "	if errors.Is(context.Cause(d.ctx), context.Canceled) {\n",
 		test: []string{"-run", "TestTimeoutDuringTheStop", "-timeout", "60s", "./stream"},
 	},
 }
