@@ -3,6 +3,10 @@ package integration
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,6 +141,85 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 		}
 		if after := l.Dead.Sub(got[1].at); after > timeout+grace+visibility+slack {
 			t.Errorf("%s: dead %s after its last attempt began", id(i), after)
+		}
+	}
+}
+
+// hangingHandler writes a line for each call, and hangs for ever where the message's ID says so.
+func hangingHandler(path string) bridge.Handler {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	return func(_ context.Context, m *bridge.Message) error {
+		if _, err := fmt.Fprintf(file, "%s %d .\n", m.ID, m.Attempt); err != nil {
+			return err
+		}
+		if strings.HasPrefix(m.ID, "hangs-") {
+			select {}
+		}
+		return nil
+	}
+}
+
+// Workers with handlers that hang are killed at random moments: no attempt of a message is made twice, the hung ones become dead
+// letters after theirs, all others are delivered, and the keys go on.
+func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
+	t.Parallel()
+	const messages, attempts = 300, 3
+	s := newStack(t, redistest.Shared(t))
+	s.groups("g")
+	s.bridge(quick())
+	f := newFamily(t, s, child{part: "hanging", group: "g"}, child{part: "hanging", group: "g"})
+	var batch []bridge.NewMessage
+	for i := range messages {
+		m := bridge.NewMessage{ID: fmt.Sprint("works-", i), Delay: time.Duration(i) * 10 * time.Millisecond}
+		if i%10 == 0 {
+			m.ID, m.MaxAttempts = fmt.Sprint("hangs-", i), attempts
+		}
+		if i%20 < 2 { // a hung one, and the next message, which waits for it
+			m.Key = fmt.Sprint("key ", i/20)
+		}
+		batch = append(batch, m)
+	}
+	s.send(batch)
+	for range 15 {
+		<-time.After(time.Duration(100+rand.IntN(300)) * time.Millisecond) // when the next one dies
+		c := f.children[rand.IntN(len(f.children))]
+		f.kill(c)
+		f.start(c)
+	}
+	redistest.Eventually(t, time.Minute, func() (bool, string) { return s.empty("g") })
+
+	text, err := os.ReadFile(filepath.Join(f.dir, "ledger-g"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]map[string]int{} // ID → attempt
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Fields(line)
+		if calls[cells[0]] == nil {
+			calls[cells[0]] = map[string]int{}
+		}
+		if calls[cells[0]][cells[1]]++; calls[cells[0]][cells[1]] > 1 {
+			t.Errorf("%s: attempt %s twice", cells[0], cells[1])
+		}
+	}
+	dead := map[string]bool{}
+	for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(l.ID, "hangs-") || l.Attempt != attempts || dead[l.ID] ||
+			l.Reason != "handler_timeout" && l.Reason != "visibility_timeout" { // the last attempt may have been killed
+			t.Errorf("dead letter %+v", l)
+		}
+		dead[l.ID] = true
+	}
+	redistest.Want(t, "dead letters", len(dead), messages/10)
+	for _, m := range batch {
+		if len(calls[m.ID]) == 0 && !dead[m.ID] {
+			t.Errorf("%s was not delivered", m.ID)
 		}
 	}
 }
