@@ -240,3 +240,52 @@ func TestOperatorsAreCounted(t *testing.T) {
 	redistest.Want(t, "redriven", got["redriven_total{queue=q}"], 2)
 	redistest.Want(t, "purged", got["purged_total{queue=q}"], 5)
 }
+
+// A handler that hangs is counted when its time is over, when it is abandoned, and for as long as it lives on.
+func TestHandlersThatHangAreCounted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t).URL(), redistest.Shared(t).Prefix(t), metrics.Config{})
+	release := make(chan struct{})
+	w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r.redis, Prefix: r.prefix, Queue: "q", Group: "g", Observer: r.metrics,
+		HandlerTimeout: 50 * time.Millisecond, AbandonAfter: 50 * time.Millisecond,
+		Handler: func(ctx context.Context, m *bridge.Message) error {
+			<-ctx.Done()
+			if m.ID == "hangs" {
+				<-release
+			}
+			return ctx.Err()
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.run(w.Run)
+	c := r.client()
+	for id, attempts := range map[string]int{"hangs": 2, "ends": 1} {
+		_, err := c.Schedule(t.Context(), "q", nil, bridge.WithID(id), bridge.MaxAttempts(attempts))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts := func(want map[string]float64) {
+		t.Helper()
+		redistest.Eventually(t, patience, func() (bool, string) {
+			got := r.scrape()
+			for name, n := range want {
+				if got[name] != n {
+					return false, fmt.Sprintf("%s is %v, want %v", name, got[name], n)
+				}
+			}
+			return true, ""
+		})
+	}
+	counts(map[string]float64{
+		"handler_timeouts_total{group=g,queue=q}": 2, "handlers_abandoned_total{group=g,queue=q}": 1,
+		"handlers_abandoned_running{group=g,queue=q}":                 1,
+		"retried_total{group=g,queue=q,reason=handler_timeout}":       1,
+		"dead_lettered_total{group=g,queue=q,reason=handler_timeout}": 1,
+		"handler_duration_seconds{group=g,queue=q}":                   2,
+	})
+	close(release)
+	counts(map[string]float64{"handlers_abandoned_running{group=g,queue=q}": 0, "handlers_abandoned_total{group=g,queue=q}": 1,
+		"retried_total{group=g,queue=q,reason=handler_timeout}": 1, "handler_duration_seconds{group=g,queue=q}": 2})
+}
