@@ -211,12 +211,12 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 			t.Errorf("%s: %d commands, more than %d", what, n, commands)
 		}
 	}
-	spend("idle", 3, 64*10+2)
+	spend("idle", 3, 64*11+2)
 	for i := range 10 {
 		r.do("XADD", r.prefix+":{q1}:dead", "*", "id", fmt.Sprint(i), "group", "g", "reason", "max_attempts")
 	}
-	spend("new letters, in two pages", 6, 64*10+10)
-	spend("the same letters", 4, 64*10+10)
+	spend("new letters, in two pages", 6, 64*11+10)
+	spend("the same letters", 4, 64*11+10)
 	r.do("XADD", r.prefix+":{q1}:dead", "*", "id", "11", "group", "g", "reason", "expired")
 	redistest.Want(t, "one more", scrape(t, m)["dead{group=g,queue=q1,reason=expired}"], 1)
 	redistest.Want(t, "as before", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 10)
