@@ -84,7 +84,7 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
 	for _, args := range [][]string{
-		{"schedule", "q", "--in", "1h", "--id", "a"}, {"reschedule", "q", "a", "--in", "2h"}, {"cancel", "q", "a"},
+		{"schedule", "q", "x", "--in", "1h", "--id", "a"}, {"reschedule", "q", "a", "--in", "2h"}, {"cancel", "q", "a"},
 	} {
 		r := c.run(append(args, "--durability", "replicated=1")...)
 		if r.code != exitNotDurable || !strings.HasPrefix(r.out, "a  ") || !strings.Contains(r.err, "on 0 of 1 replicas") ||
@@ -93,11 +93,12 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 		}
 	}
 	for _, level := range []string{"", "sure", "replicated", "replicated=0", "replicated=x", "replicated=101"} {
-		if r := c.run("schedule", "q", "--durability", level); r.code != exitInvalid {
+		if r := c.run("schedule", "q", "x", "--durability", level); r.code != exitInvalid {
 			t.Errorf("%q: %v", level, r)
 		}
 	}
-	if r := c.run("schedule", "q", "--durability", "fsynced"); r.code != exitFailure || !strings.Contains(r.err, "unsupported") {
+	r := c.run("schedule", "q", "x", "--durability", "fsynced")
+	if r.code != exitFailure || !strings.Contains(r.err, "unsupported") {
 		t.Errorf("fsynced without an append-only file: %v", r)
 	}
 }

@@ -23,7 +23,10 @@ var flagTexts = []struct {
 		regexp.MustCompile(`^required flag\(s\) (.*) not set$`),
 		func(parts []string) string {
 			names := strings.NewReplacer(`"`, "", ",", "").Replace(parts[1])
-			return listFlags(names) + " required"
+			if strings.Contains(names, " ") {
+				return listFlags(names) + " are required"
+			}
+			return listFlags(names) + " is required"
 		},
 	},
 	{

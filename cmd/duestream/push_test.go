@@ -91,7 +91,7 @@ func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
 		add + "https://example.com/ --key-file /nowhere/key":  "no such file",
 		add + "https://example.com/ --timeout 2h":             `timeout "2h0m0s": must be between`,
 		"push add q --url https://example.com/":               "group",
-		"push rotate q --group g --key-file x --drop-old":     "drop-old key-file",
+		"push rotate q --group g --key-file x --drop-old":     "--drop-old and --key-file exclude each other",
 		"push run --cert a.pem":                               "cert key",
 		"push run --ca /nowhere/ca.pem":                       "no such file",
 	} {

@@ -70,8 +70,8 @@ func TestWrongRecurrencesAreNamedBeforeRedisIsTouched(t *testing.T) {
 		"recur add q r --cron @never":                    `cron "@never"`,
 		"recur add q r --cron @daily --zone Mars/Phobos": `zone "Mars/Phobos": must be a time zone`,
 		"recur add q r --cron @daily --missed later":     `missed "later": must be skip, once or all`,
-		"recur add q r":                                             "cron every",
-		"recur add q r --cron @daily --every 5s":                    "cron every",
+		"recur add q r":                                             "one of --cron and --every is required",
+		"recur add q r --cron @daily --every 5s":                    "--cron and --every exclude each other",
 		"recur apply -f /nowhere/recurrences.yaml":                  "no such file",
 		"recur add q r --cron @daily --count -1 --overlap sideways": `overlap "sideways": must be allow or skip`,
 	} {
