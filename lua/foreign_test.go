@@ -19,20 +19,23 @@ func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 			keys []string
 			args []string
 			says string
+			more []string // keys behind that of the history
 		}{
 			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "dead_letter", "", "", "")...),
-				"dead_letter"},
-			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "retry", "5s", "", "")...), "5s"},
-			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays"},
-			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts"},
-			{rescheduleScript, []string{k.Due, k.Wake, k.Policy}, []string{"due", "soon"}, "soon"},
+				"dead_letter", nil},
+			{retryScript, exit, append([]string{"g", "5", "1000"}, append(good, "6-1", "m2", "retry", "5s", "", "")...), "5s", nil},
+			{retryScript, exit, append([]string{"g", "5", ""}, good...), "delays", nil},
+			{retryScript, exit, append([]string{"g", "", "1000"}, good...), "max_attempts", nil},
+			{rescheduleScript, []string{k.Due, k.Wake, k.Policy}, []string{"due", "soon"}, "soon",
+				[]string{k.Meta, k.Turns}},
 			{redriveScript, []string{k.Dead, k.Due, k.Payload, k.Meta, k.Wake, k.Stream, k.Policy}, []string{"4-1", "soon", "", "", "", ""},
-				"soon"},
+				"soon", nil},
 			{enqueueScript, []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy},
-				[]string{"", "", "", "n", "+0", "", "", ""}, "token_ms"},
+				[]string{"", "", "", "n", "+0", "", "", ""}, "token_ms", []string{k.Turns}},
 		} {
 			before := b.dump()
-			_, err := c.s.run(b.ctx, b.c, append(slices.Clone(c.keys), k.History), append(slices.Clone(c.args), "who"))
+			keys := append(slices.Concat(c.keys, []string{k.History}), c.more...)
+			_, err := c.s.run(b.ctx, b.c, keys, append(slices.Clone(c.args), "who"))
 			if err == nil || !strings.Contains(err.Error(), c.says) || Ambiguous(err) || Temporary(err) {
 				b.Errorf("%s with %q: %v", c.s.name, c.args, err)
 			}
