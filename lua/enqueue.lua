@@ -32,9 +32,10 @@ local scheduled, windows = {}, {}
 if compared then scheduled, windows = known_of(due, seen, ids) end
 local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
 if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
-local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {turns = turns, places = {}}
+local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {policy = policy, turns = turns, places = {}, retries = {}}
 -- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
+local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- of an import
 local function take(n, id, body, fields, dedup)
   local old
   if replacing and REPLACES[dedup] then
@@ -54,7 +55,11 @@ local function take(n, id, body, fields, dedup)
   add_pair(members, text[n], id)
   no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
   if body ~= '' then add_pair(bodies, id, body) end
-  if fields ~= '' then add_pair(metas, id, fields) end
+  if fields ~= '' then
+    add_pair(metas, id, fields)
+    local key = turns and string.find(id, RETRY_MEMBER) and key_in(fields)
+    if key then add_pair(k.retries, key, id) end
+  end
   return old and 4 or 1
 end
 for n = 1, #ids do
@@ -74,6 +79,7 @@ if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if k.places[1] then pcall(leave_line, k) end
+if k.retries[1] then pcall(hold_keys, k) end
 if compared then forget_ended(seen, now, #ARGV) end
 if marks[3] then forget(seen, done) elseif marks[2] then redis.call('ZREM', seen, SEP .. done) end
 local soonest = members[1] and at[1]

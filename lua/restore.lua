@@ -19,13 +19,21 @@ local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end
 local now, refused, read = now_ms(), nil, 0
 
--- Whether the letter is there under its entry ID.
+-- Whether the letter is there under its entry ID: the same fields and values, in any order.
 local function is_there(entry, values)
   local found = redis.pcall('XRANGE', dead, entry, entry)
   local fields = not found.err and found[1] and found[1][2] or {}
   read = read + bytes_of(fields)
-  for i = 1, math.max(#fields, #values) do
-    if fields[i] ~= values[i] then return false end
+  if #fields ~= #values then return false end
+  local times = {}
+  for i = 1, #fields, 2 do
+    local fact = #fields[i] .. ':' .. fields[i] .. fields[i + 1]
+    times[fact] = (times[fact] or 0) + 1
+  end
+  for i = 1, #values, 2 do
+    local fact = #values[i] .. ':' .. values[i] .. values[i + 1]
+    if (times[fact] or 0) == 0 then return false end
+    times[fact] = times[fact] - 1
   end
   return true
 end

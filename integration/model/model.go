@@ -128,6 +128,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 		delete(q.Scheduled, item.ID) // a fresh one replaces what is there
 	default:
 		q.Scheduled[item.ID] = m
+		q.holdKey(item.ID)
 	}
 	if window, _ := strconv.ParseInt(string(item.Dedup), 10, 64); window > 0 {
 		q.Windows[item.ID] = q.Now + window

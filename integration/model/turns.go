@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -215,6 +216,25 @@ func (q *Queue) clearPlaces(behind string, limit int, t *lua.TurnsPassed) {
 	if looked < limit {
 		t.Place = "" // came round
 	}
+}
+
+// retryMember is what the member of a retry ends in.
+var retryMember = regexp.MustCompile(lua.Separator + `\d+-\d+$`)
+
+// holdKey has a retry that comes from elsewhere hold its key, unless another message does, or the next one passes a retry.
+func (q *Queue) holdKey(member string) {
+	key := q.Scheduled[member].key()
+	if q.Skip || key == "" || !retryMember.MatchString(member) {
+		return
+	}
+	if notes := q.notes(key); len(notes) > 0 {
+		by, busy := strings.CutPrefix(notes[0], inFlight(key, ""))
+		id, _, _ := strings.Cut(member, lua.Separator)
+		if busy && !strings.HasPrefix(by, id+lua.Separator) {
+			return
+		}
+	}
+	q.Turns[inFlight(key, member)] = true
 }
 
 // leaveLine takes away the place of a member that waits, before it is cancelled, moved or replaced.

@@ -99,6 +99,18 @@ var turnsMutants = []mutant{
 		test: []string{"-run", "TestOddTurns", "./lua"},
 	},
 	{
+		name: "an imported retry does not hold its key", file: "lua/enqueue.lua",
+		old:  "if k.retries[1] then pcall(hold_keys, k) end",
+		new:  "",
+		test: []string{"-run", "TestAnImportedRetryHoldsItsKey", "./stream/transfer"},
+	},
+	{
+		name: "an import looks for what is there in one partition", file: "stream/transfer/elsewhere.go",
+		old:  "if none == nil && (behind == 0 || score > behind) {",
+		new:  "if false {",
+		test: []string{"-run", "TestImportTakesNoIDASecondTime", "./stream/transfer"},
+	},
+	{
 		name: "who leaves the line leaves its place", file: "lua/lib/key.lua",
 		old:  "in_chunks('ZREM', k.turns, k.places)",
 		new:  "return k.places",

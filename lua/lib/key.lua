@@ -114,6 +114,18 @@ local function keep_key(k, entry, member, always)
   if key and (always or not k.passes) then redis.pcall('ZADD', k.turns, 0, in_flight(key, member)) end
 end
 
+-- Has retries that come from elsewhere hold their keys here, too, unless another message does, or the policy says that the next message passes
+-- a retry. k.retries: pairs of key and member.
+local function hold_keys(k)
+  if redis.call('HGET', k.policy, 'key_failure') == 'skip' then return end
+  for i = 1, #k.retries, 2 do
+    local key, member = k.retries[i], k.retries[i + 1]
+    local kind, by = first_of(k.turns, key)
+    local own = string.match(member, '^[^' .. SEP .. ']*' .. SEP)
+    if kind ~= 'busy' or string.sub(by, 1, #own) == own then redis.call('ZADD', k.turns, 0, in_flight(key, member)) end
+  end
+end
+
 -- Takes the entries with a key out of a list of those that left a pending list. They are k.left then, if there are any.
 local function part_keyed(k, left)
   if not k.key_of then return left end

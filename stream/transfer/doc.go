@@ -7,5 +7,8 @@
 //   - what the schedule or the dead letters hold comes through a file as it was (TestScheduledRecordsAreLossless,
 //     TestDeadRecordsAreLossless);
 //   - no record is longer than that of the largest payload (TestPayloadsOfRecordsAreShort);
+//   - export, then import, then export gives the same records (TestExportAfterImportIsTheSame), and a retry keeps its key
+//     (TestAnImportedRetryHoldsItsKey);
+//   - an ID that any partition holds or remembers is not taken again (TestImportTakesNoIDASecondTime);
 //   - a record that could not be imported is refused before Redis is touched (TestRecordsAreCheckedBeforeTheyAreSent).
 package transfer

@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// Import writes records into a queue, each into the partition of its ID. It is not for concurrent use.
+// Import writes records into a queue, each into the partition of its key, or else of its ID. It is not for concurrent use.
 type Import struct {
 	c                     rueidis.Client
 	prefix, queue, source string
@@ -74,6 +74,7 @@ var ErrKnown = errors.New("it is there already, or was taken before")
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
+	var candidates []int
 	for i, r := range records {
 		if results[i] = r.Check(); results[i] != nil {
 			continue
@@ -87,15 +88,25 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			continue // behind what is scheduled
 		}
 		if r.Kind == RecordDead {
-			partition := im.counts.Of(r.letterID())
+			candidates = append(candidates, i)
+		} else if results[i] = im.group(ctx, r.For); results[i] == nil {
+			candidates = append(candidates, i)
+		}
+	}
+	if err := im.findElsewhere(ctx, records, candidates, results); err != nil {
+		for _, i := range candidates {
+			results[i] = err
+		}
+	}
+	for _, i := range candidates {
+		partition := im.counts.Of(records[i].place())
+		switch {
+		case results[i] != nil:
+		case records[i].Kind == RecordDead:
 			letters[partition] = append(letters[partition], i)
-			continue
+		default:
+			messages[partition] = append(messages[partition], i)
 		}
-		if results[i] = im.group(ctx, r.For); results[i] != nil {
-			continue
-		}
-		partition := im.counts.Of(cmp.Or(r.Extra[lua.FieldKey], r.messageID()))
-		messages[partition] = append(messages[partition], i)
 	}
 	for _, partition := range slices.Sorted(maps.Keys(messages)) {
 		im.schedule(ctx, partition, records, messages[partition], results)
@@ -123,6 +134,19 @@ func (im *Import) recur(ctx context.Context, records []Record, results []error) 
 			results[i] = ErrKnown
 		}
 	}
+}
+
+// place is what says which partition the message belongs to: its key, else its ID.
+func (r Record) place() string {
+	switch {
+	case r.Kind == RecordDead:
+		return cmp.Or(fieldMap(r.fields())[lua.FieldKey], r.letterID())
+	case r.Member != nil:
+		if e, ok := lua.DecodeMeta(string(r.Member), string(r.Meta)); ok {
+			return cmp.Or(e.Extra[lua.FieldKey], r.messageID())
+		}
+	}
+	return cmp.Or(r.Extra[lua.FieldKey], r.messageID())
 }
 
 // letterID is the ID of the message of a dead letter.
@@ -186,7 +210,7 @@ func (im *Import) restore(ctx context.Context, partition int, records []Record, 
 	for n, i := range indices {
 		r := records[i]
 		_, entry, _ := deadletter.SplitLetter(r.Letter)
-		letters[n] = lua.Restore{Name: im.source + "/" + r.Letter + "/" + r.letterID(), Entry: entry, Fields: r.fields()}
+		letters[n] = lua.Restore{Name: im.letterName(r), Entry: entry, Fields: r.fields()}
 	}
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()

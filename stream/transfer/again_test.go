@@ -1,0 +1,221 @@
+package transfer
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// source is a queue that holds a message of every kind: scheduled; of a key in flight, waiting, scheduled again and dead; ready;
+// pending; dead, with and without a key; a letter that was redriven; a member that a record keeps as bytes; a recurrence.
+func source(t *testing.T) *queuetest.Rig {
+	r := queuetest.New(t, redistest.Shared(t))
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := stream.EnsureGroup(t.Context(), r.Client, r.Prefix, r.Queue, "g")
+	must(err)
+	now := time.Now()
+	put := func(id, key string, due time.Time) {
+		meta := lua.EncodeMeta(map[string]string{"header": id}, 0, time.Time{})
+		if key != "" {
+			meta = lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
+		}
+		_, err := lua.Enqueue(t.Context(), r.Client, r.Keys, lua.Token{}, []lua.Item{{ID: id, When: lua.At(due), Payload: []byte("p " + id),
+			Meta: meta}}, lua.Durability{})
+		must(err)
+	}
+	drain := func() {
+		_, err := lua.Drain(t.Context(), r.Client, r.Keys, 100, 1<<20)
+		must(err)
+	}
+	fail := func(action lua.Action, entry string) {
+		out, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", stream.DefaultPolicy().Attempts(), []lua.Failure{
+			{Held: lua.Held{Entry: entry}, Action: action, Delay: time.Hour, Reason: "gave_up", Error: "no"}})
+		must(err)
+		if out[0] == lua.Lost {
+			t.Fatal("lost")
+		}
+	}
+	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
+	for i, one := range []struct{ id, key string }{{"dead", ""}, {"dead-a", "a"}, {"dead-b", "b"}, {"redriven", "c"}, {"retried", ""},
+		{"retried-k", "k"}, {"pending", ""}, {"pending-l", "l"}} {
+		put(one.id, one.key, ago(100-i))
+	}
+	drain()
+	entries := r.Take("g", "c", 100)
+	if len(entries) != 8 {
+		t.Fatalf("%d entries", len(entries))
+	}
+	for i, action := range []lua.Action{lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionRetry, lua.ActionRetry} {
+		fail(action, entries[i])
+	}
+	letters := r.Do("XRANGE", r.Keys.Dead, "-", "+")
+	found, err := letters.AsXRange()
+	must(err)
+	_, err = lua.RedriveDead(t.Context(), r.Client, r.Keys, []lua.Redrive{{Letter: found[3].ID, When: lua.After(time.Hour)}})
+	must(err)
+	put("waits-k", "k", ago(50))
+	put("waits-l", "l", ago(40))
+	drain()
+	put("later", "", now.Add(time.Hour))
+	put("later-m", "m", now.Add(time.Hour))
+	r.Do("ZADD", r.Keys.Due, "9000000000000", "\xff")
+	put("ready", "", ago(30))
+	drain()
+	r.Do("HSET", r.Keys.Recurring, "daily", `{"cron":"0 9 * * *","tz":"UTC"}`)
+	return r
+}
+
+// facts are the records of a queue, as a set: without the names of dead letters. A letter is in the partition of its key, and a
+// stream of dead letters that is in use has passed its entry ID.
+func facts(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
+	t.Helper()
+	export := NewExport(r.Client, r.Prefix, r.Queue, RecordReady, RecordScheduled, RecordDead, RecordRecurrence)
+	for record, err := range export.Records(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		records = append(records, record)
+		if record.Kind == RecordDead {
+			record.Letter = ""
+		}
+		text, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(text))
+	}
+	slices.Sort(all)
+	return all, records
+}
+
+// into imports records, and returns how many were taken, and how many were there already.
+func into(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken, known int) {
+	t.Helper()
+	im, err := NewImport(t.Context(), r.Client, r.Prefix, r.Queue, from, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, err := range im.Write(t.Context(), records) {
+		switch {
+		case err == nil:
+			taken++
+		case err == ErrKnown:
+			known++
+		default:
+			t.Fatalf("%+v: %v", records[i], err)
+		}
+	}
+	return taken, known
+}
+
+// Export, then import, then export gives the same records: for each kind of record, onto the same queue, an empty one, one with
+// other partitions, one that grows between two imports, and one that is in use. A second import takes nothing.
+func TestExportAfterImportIsTheSame(t *testing.T) {
+	t.Parallel()
+	for _, target := range []string{"the same", "empty", "with partitions", "grown", "in use"} {
+		t.Run(target, func(t *testing.T) {
+			t.Parallel()
+			r := source(t)
+			want, records := facts(t, r)
+			redistest.Want(t, "records", len(records), 15)
+			to := r
+			if target != "the same" {
+				to = queuetest.New(t, redistest.Shared(t))
+			}
+			grow := func() { to.Do("HSET", lua.NewGlobals(to.Prefix).Queues, to.Queue, "1,8") }
+			switch target {
+			case "with partitions":
+				grow()
+			case "in use":
+				to.Do("ZADD", to.Keys.Due, "8000000000000", "its own")
+				to.Do("XADD", to.Keys.Dead, "*", "id", "its own")
+				own, _ := facts(t, to)
+				want = append(want, own...)
+				slices.Sort(want)
+			}
+			taken, known := into(t, to, records, r.Queue)
+			if target == "the same" {
+				redistest.Want(t, "taken and known", fmt.Sprint(taken, known), fmt.Sprint(0, len(records)))
+			} else {
+				redistest.Want(t, "taken and known", fmt.Sprint(taken, known), fmt.Sprint(len(records), 0))
+			}
+			if target == "grown" {
+				grow()
+			}
+			got, again := facts(t, to)
+			if !slices.Equal(got, want) {
+				t.Errorf("exported again:\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+			taken, known = into(t, to, records, r.Queue)
+			redistest.Want(t, "the second time", fmt.Sprint(taken, known), fmt.Sprint(0, len(records)))
+			if target == "with partitions" {
+				counts := lua.ParseCounts("1,8")
+				for _, record := range again {
+					if partition, _, found := strings.Cut(record.Letter, "/"); found && record.Kind == RecordDead {
+						redistest.Want(t, "partition of "+record.ID, partition, fmt.Sprint(counts.Of(record.place())))
+					}
+				}
+			}
+		})
+	}
+}
+
+// A retry that waits held its key where it was exported, and holds it where it is imported: the next message does not overtake it.
+func TestAnImportedRetryHoldsItsKey(t *testing.T) {
+	t.Parallel()
+	for _, failure := range []string{"", "skip"} {
+		r, to := source(t), queuetest.New(t, redistest.Shared(t))
+		to.Do("HSET", to.Keys.Policy, "key_failure", failure)
+		_, records := facts(t, r)
+		into(t, to, records, r.Queue)
+		if _, err := lua.Drain(t.Context(), to.Client, to.Keys, 100, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		var given []string
+		stored := to.Do("XRANGE", to.Keys.Stream, "-", "+")
+		entries, err := stored.AsXRange()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			given = append(given, e.FieldValues[lua.FieldID])
+		}
+		redistest.Want(t, "the next one of the key is given with key_failure="+failure, slices.Contains(given, "waits-k"),
+			failure == "skip")
+		redistest.Want(t, "the next one of a key that is pending is given", slices.Contains(given, "waits-l"), false)
+	}
+}
+
+// An ID belongs to its queue, whatever its key and partition: what is scheduled, or remembered, with another key is not taken
+// beside it.
+func TestImportTakesNoIDASecondTime(t *testing.T) {
+	t.Parallel()
+	counts := lua.ParseCounts("1,8")
+	for _, key := range []string{"due", "seen"} {
+		r := queuetest.New(t, redistest.Shared(t))
+		r.Do("HSET", lua.NewGlobals(r.Prefix).Queues, r.Queue, counts.String())
+		for partition := range 8 {
+			record := Record{Kind: RecordScheduled, ID: "order-42", Due: 9_000_000_000_000, Payload: []byte("p"),
+				Extra: map[string]string{lua.FieldKey: queuetest.IDOf(counts, partition)}}
+			other := lua.NewKeys(r.Prefix, lua.PartitionName(r.Queue, (partition+3)%8))
+			at := map[string]string{"due": other.Due, "seen": other.Seen}[key]
+			r.Do("ZADD", at, "9000000000000", "order-42")
+			taken, known := into(t, r, []Record{record}, "elsewhere")
+			redistest.Want(t, fmt.Sprint("taken and known with one in ", at), fmt.Sprint(taken, known), "0 1")
+			r.Do("ZREM", at, "order-42")
+		}
+	}
+}

@@ -1,0 +1,9 @@
+package transfer
+
+import (
+	"testing"
+
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
