@@ -80,8 +80,14 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	for i := range 40 {
 		id := fmt.Sprintf("später-%d", i)
 		payload := []string{"text <b>&ü\u2028", "\x00\xff binary", "", `{"json":1}`}[i%4]
-		a.runIn(payload, "schedule", "q", "--id", id, "--at", time.UnixMilli(later).Format(time.RFC3339Nano), "--header",
-			"n=ü "+fmt.Sprint(i), "--max-attempts", "4")
+		call := []string{"schedule", "q", "--id", id, "--at", time.UnixMilli(later).Format(time.RFC3339Nano), "--header",
+			"n=ü " + fmt.Sprint(i), "--max-attempts", "4"}
+		if payload == "" { // an empty standard input is none
+			call = append(call, "")
+		}
+		if r := a.runIn(payload, call...); r.code != exitOK {
+			t.Fatal(r.err)
+		}
 		wants[id] = payload
 	}
 	for i := range 9 { // ready, and then: held, acknowledged by one, retried by one, dead for one, untouched
