@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -195,5 +196,37 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 			redistest.Want(b, "attempt of the dead letter", d.Attempt, 6)
 		}
 		redistest.Want(b, "groups with a dead letter", len(seen), 3)
+	})
+}
+
+// A call that settles, or changes, what is not there makes no key: not of a queue that was deleted, of a partition that never was,
+// nor of a name that somebody made up. A late dead letter left an empty stream behind.
+func TestCallsAboutNothingMakeNoKey(t *testing.T) {
+	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript, runRecurrenceScript, registerScript,
+		heartbeatScript, configureScript, signalScript, takeScript, restoreScript}
+	everywhere(t, func(b *rig) {
+		none := func(after string) {
+			b.Helper()
+			for _, key := range append(keysOf(b.k), b.k.History, b.k.Rate) {
+				if b.count("EXISTS", key) != 0 {
+					b.Errorf("%s made %s", after, key)
+					b.do("DEL", key)
+				}
+			}
+		}
+		for _, c := range calls() {
+			if !slices.Contains(creates, c.script) {
+				_ = c.run(b) // some are refused: there is no group
+				none(c.script.name)
+			}
+		}
+		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease, ActionSnooze} {
+			out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{
+				{Held: Held{Entry: "5-5", ID: "m"}, Action: action, Delay: time.Second, Reason: "x", Error: "y"}})
+			if err == nil {
+				redistest.Want(b, string(action), out[0], Lost)
+			}
+			none(string(action))
+		}
 	})
 }

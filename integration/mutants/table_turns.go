@@ -99,6 +99,12 @@ var turnsMutants = []mutant{
 		test: []string{"-run", "TestOddTurns", "./lua"},
 	},
 	{
+		name: "a late dead letter makes a stream", file: "lua/lib/exit.lua",
+		old:  "if not acked and (pending.err or not pending[1]) then return LOST end",
+		new:  "",
+		test: []string{"-run", "TestCallsAboutNothingMakeNoKey", "./lua"},
+	},
+	{
 		name: "an imported retry does not hold its key", file: "lua/enqueue.lua",
 		old:  "if k.retries[1] then pcall(hold_keys, k) end",
 		new:  "",
