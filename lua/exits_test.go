@@ -199,11 +199,11 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 	})
 }
 
-// A call that settles, or changes, what is not there makes no key: not of a queue that was deleted, of a partition that never was,
-// nor of a name that somebody made up. A late dead letter left an empty stream behind.
+// A call that settles, or changes, what is not there makes no key: not of a queue that was deleted, of a partition that never
+// was, nor of a name that somebody made up. A late dead letter left an empty stream behind.
 func TestCallsAboutNothingMakeNoKey(t *testing.T) {
-	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript, runRecurrenceScript, registerScript,
-		heartbeatScript, configureScript, signalScript, takeScript, restoreScript}
+	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript, runRecurrenceScript,
+		registerScript, heartbeatScript, configureScript, signalScript, takeScript, restoreScript}
 	everywhere(t, func(b *rig) {
 		none := func(after string) {
 			b.Helper()

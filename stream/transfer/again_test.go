@@ -32,8 +32,8 @@ func source(t *testing.T) *queuetest.Rig {
 		if key != "" {
 			meta = lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
 		}
-		_, err := lua.Enqueue(t.Context(), r.Client, r.Keys, lua.Token{}, []lua.Item{{ID: id, When: lua.At(due), Payload: []byte("p " + id),
-			Meta: meta}}, lua.Durability{})
+		_, err := lua.Enqueue(t.Context(), r.Client, r.Keys, lua.Token{}, []lua.Item{
+			{ID: id, When: lua.At(due), Payload: []byte("p " + id), Meta: meta}}, lua.Durability{})
 		must(err)
 	}
 	drain := func() {
@@ -49,8 +49,8 @@ func source(t *testing.T) *queuetest.Rig {
 		}
 	}
 	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
-	for i, one := range []struct{ id, key string }{{"dead", ""}, {"dead-a", "a"}, {"dead-b", "b"}, {"redriven", "c"}, {"retried", ""},
-		{"retried-k", "k"}, {"pending", ""}, {"pending-l", "l"}} {
+	for i, one := range []struct{ id, key string }{{"dead", ""}, {"dead-a", "a"}, {"dead-b", "b"}, {"redriven", "c"},
+		{"retried", ""}, {"retried-k", "k"}, {"pending", ""}, {"pending-l", "l"}} {
 		put(one.id, one.key, ago(100-i))
 	}
 	drain()
@@ -58,7 +58,8 @@ func source(t *testing.T) *queuetest.Rig {
 	if len(entries) != 8 {
 		t.Fatalf("%d entries", len(entries))
 	}
-	for i, action := range []lua.Action{lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionRetry, lua.ActionRetry} {
+	for i, action := range []lua.Action{lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionDead,
+		lua.ActionRetry, lua.ActionRetry} {
 		fail(action, entries[i])
 	}
 	letters := r.Do("XRANGE", r.Keys.Dead, "-", "+")
@@ -173,7 +174,8 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 	}
 }
 
-// A retry that waits held its key where it was exported, and holds it where it is imported: the next message does not overtake it.
+// A retry that waits held its key where it was exported, and holds it where it is imported: the next message does not
+// overtake it.
 func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{"", "skip"} {

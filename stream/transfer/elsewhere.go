@@ -158,8 +158,8 @@ func (l *lookup) ready(ctx context.Context, i int, r Record, streams map[string]
 }
 
 // candidates are the partitions that may hold what a record stands for: all, for a message that nobody was given yet, because its
-// ID belongs to the queue whatever its key; else those of its key and of its ID, with each count that the queue ever had; and of a
-// dead letter that in which the export found it.
+// ID belongs to the queue whatever its key; else those of its key and of its ID, with each count that the queue ever had; and of
+// a dead letter that in which the export found it.
 func (im *Import) candidates(r Record) (all []int) {
 	id := r.messageID()
 	if r.Kind == RecordDead {
