@@ -42,9 +42,10 @@ var (
 	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
 	ErrAbandoned = stream.ErrAbandoned
 
-	// ErrLost, ErrUnreachable, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see Handler.
+	// ErrLost, ErrUnreachable, ErrCancelled, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see Handler.
 	ErrLost        = stream.ErrLost
 	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: somebody else may have it
+	ErrCancelled   = stream.ErrCancelled   // somebody cancelled the message: whatever the handler returns, it is done
 	ErrStopping    = stream.ErrStopping    // the worker's ShutdownTimeout is over
 
 	// ErrHandlerTimeout: the handler has used up its time, by its message, by the policy or by WorkerConfig.HandlerTimeout.

@@ -49,7 +49,7 @@ type Handler = stream.Handler
 //	type Settlement string
 type Settlement = stream.Settlement
 
-// Settlements. Of all who ever held an entry for a group, at most one is told one of the first six.
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first seven.
 const (
 	Acknowledged = stream.Acknowledged // the handler returned nil: done for this group
 	Retried      = stream.Retried      // scheduled for another attempt
@@ -57,6 +57,7 @@ const (
 	Released     = stream.Released     // scheduled again at once, with the same attempt
 	Snoozed      = stream.Snoozed      // scheduled again after a delay, with the same attempt
 	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
+	Cancelled    = stream.Cancelled    // somebody cancelled the message meanwhile: done for this group
 	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
 	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis answered, or a reply was lost
 	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed later
@@ -65,7 +66,7 @@ const (
 // WorkerStats counts what a worker did since it was made.
 //
 //	type WorkerStats struct {
-//		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
+//		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
 //		// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their
 //		// contexts as well.
 //		TimedOut, Abandoned uint64

@@ -47,6 +47,9 @@ const (
 	Released Outcome = 3
 	Skipped  Outcome = 4 // it was for another group: only acknowledged
 	Snoozed  Outcome = 5
+
+	// CancelledOut: the message was cancelled while a consumer held it. Nothing of it is delivered to the group again.
+	CancelledOut Outcome = 6
 )
 
 // Action says how an entry leaves the pending list.
@@ -58,6 +61,7 @@ const (
 	ActionDead    Action = "dead"    // a dead letter at once
 	ActionRelease Action = "release" // again at once, with the same attempt
 	ActionSnooze  Action = "snooze"  // again after a delay, with the same attempt, or a dead letter when snoozes are used up
+	ActionCancel  Action = "cancel"  // never again, because the message was cancelled
 )
 
 // Failure is one entry to take out of a pending list.
@@ -162,7 +166,11 @@ type ReclaimArgs struct {
 type Reclaimed struct {
 	Cursor                        string
 	Retried, Dead, Skipped, Stuck int
+	Cancelled                     int // ended, because the message was cancelled while its consumer held it
 }
+
+// Moved is how many entries left the pending list.
+func (r Reclaimed) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history"},
@@ -181,7 +189,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		k.Policy, k.Leases, k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), strconv.Itoa(a.Notes), k.Actor,
-	}, 5)
+	}, 6)
 	if err != nil {
 		return Reclaimed{}, err
 	}
@@ -192,7 +200,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if r.Cursor == "0-0" {
 		r.Cursor = ""
 	}
-	for i, n := range []*int{&r.Retried, &r.Dead, &r.Skipped, &r.Stuck} {
+	for i, n := range []*int{&r.Retried, &r.Dead, &r.Skipped, &r.Stuck, &r.Cancelled} {
 		v, err := reply[i+1].AsInt64()
 		if err != nil {
 			return r, reclaimScript.unexpected(err)
@@ -243,14 +251,24 @@ func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, goes func(field 
 var extendScript = load("extend",
 	[]string{"stream", "dead", "policy", "history"}, []string{"group", "consumer"}, []string{"entry", "id"})
 
-// Extend starts the visibility timeout of a consumer's entries anew. False means lost: it is no longer this consumer's.
-func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]bool, error) {
+// Extended is the answer to one entry of Extend.
+type Extended int
+
+// Answers of Extend.
+const (
+	NotHeld       Extended = 0 // lost: it is no longer this consumer's
+	StillHeld     Extended = 1
+	HeldCancelled Extended = 2 // still this consumer's, but the message was cancelled: ActionCancel ends it
+)
+
+// Extend starts the visibility timeout of a consumer's entries anew.
+func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]Extended, error) {
 	return ExtendIdle(ctx, c, k, group, consumer, 0, held)
 }
 
 // ExtendIdle is Extend for entries that are to be done in less than the visibility timeout: by so much they are idle then.
 func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
-	held []Held) ([]bool, error) {
+	held []Held) ([]Extended, error) {
 	args := append(make([]string, 0, 3+2*len(held)), group, consumer)
 	for _, h := range held {
 		if idle > 0 {
@@ -260,7 +278,11 @@ func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer s
 	}
 	reply, err := extendScript.integers(ctx, c, []string{k.Stream, k.Dead, k.Policy, k.History}, append(args, k.Actor), len(held),
 		Durability{})
-	return truths(reply), err
+	answers := make([]Extended, len(reply))
+	for i, n := range reply {
+		answers[i] = Extended(n)
+	}
+	return answers, err
 }
 
 var ensureGroupScript = load("ensure_group", []string{"stream"}, []string{"group"}, nil)

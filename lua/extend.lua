@@ -1,5 +1,5 @@
 -- extend: starts the visibility timeout of a consumer's entries anew, and tells which are no longer its own.
--- Uses: base history entry exit
+-- Uses: base history entry exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] dead (stream)
 -- KEYS[3] policy (hash)
@@ -8,8 +8,8 @@
 -- ARGV[2] consumer (string)
 -- ARGV[3...] entry, id (entry ID, behind which may stand how idle it is then, ms; message ID, for the dead letter of an entry whose body someone deleted)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: per entry an integer: 1 extended, 0 lost
--- Complexity: O(log n) per entry
+-- Returns: per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended too, but the message is not to be done any more, and every exit ends it
+-- Complexity: O(log n) per entry; of cancelled ones it reads 1 MiB and one entry more at most
 -- If a command fails here: some entries are extended, the others not.
 -- Run twice: harmless.
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
@@ -21,13 +21,25 @@ if bad then return bad end
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
 local now = now_ms()
 -- Everything is known before the first write.
-local reply = {}
+local reply, bytes = {}, 0
+
+-- Extends an entry that was cancelled, so that its key waits for who holds it. One whose body is gone cannot be claimed: that would end it.
+local function extend_cancelled(entry, idle)
+  local one = bytes < MOST_BYTES and redis.call('XRANGE', stream, entry, entry)[1]
+  if not one then return end
+  bytes = bytes + bytes_of(one[2])
+  redis.call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', idle, 'JUSTID')
+end
+
 for i = 3, #ARGV, 2 do
   local entry, idle = string.match(ARGV[i], '^(%S+) ?(%d*)$')
   local extended = 0
   entry = entry or ARGV[i]
   local own = redis.call('XPENDING', stream, group, entry, entry, 1, consumer)
-  if own[1] then
+  if own[1] and is_cancelled(own[1][4]) then
+    extended = 2
+    extend_cancelled(entry, idle == '' and 0 or idle)
+  elseif own[1] then
     -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
     extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', idle == '' and 0 or idle, 'JUSTID')
     if extended == 0 then

@@ -18,7 +18,8 @@ import (
 // scripts lists every typed call's script.
 func scripts() []*script {
 	return []*script{
-		ackScript, cancelScript, cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
+		ackScript, cancelScript, cancelEntriesScript,
+		cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript, findUnfinishedScript,
 		heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript, redriveScript,

@@ -12,6 +12,7 @@ const (
 	EventScheduled    = "scheduled"
 	EventRescheduled  = "rescheduled"
 	EventCancelled    = "cancelled"
+	EventCancelling   = "cancelling" // a consumer holds it, and is told
 	EventReady        = "ready"
 	EventAcknowledged = "acknowledged"
 	EventRetried      = "retried"

@@ -52,7 +52,7 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 		held := b.receive("g", visibility, 2).Entries
 		held = append(held, b.receive("g", 0, 1).Entries...)
 		ok, err := ExtendIdle(b.ctx, b.c, b.k, "g", "c1", visibility/2, []Held{{Entry: held[1].EntryID, ID: "extended"}})
-		if err != nil || !ok[0] {
+		if err != nil || ok[0] != StillHeld {
 			b.Fatal(ok, err)
 		}
 		for i, least := range []time.Duration{visibility, visibility / 2, 0} {
@@ -68,7 +68,7 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 		redistest.Want(b, "reclaimed", b.reclaim("g", visibility).Retried, 1)
 		b.wantState("due=1 payload=0 meta=1 stream=2 dead=0 g=2", "g")
 		lost, err := ExtendIdle(b.ctx, b.c, b.k, "g", "c1", visibility, []Held{{Entry: held[0].EntryID, ID: "short"}})
-		if err != nil || lost[0] {
+		if err != nil || lost[0] != NotHeld {
 			b.Error("extended what was reclaimed", lost, err)
 		}
 	})

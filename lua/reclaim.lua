@@ -1,5 +1,5 @@
--- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter.
--- Uses: base history entry free key exit calm lease held
+-- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter; what was cancelled meanwhile ends.
+-- Uses: base history entry free key exit calm lease held cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -22,7 +22,7 @@
 -- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
 -- ARGV[10] notes (integer, of the oldest pending entries so many at most are noted with the time since when they are held; absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
--- Returns: cursor (entry ID for the next call, '0-0' = came round, and no lease is over), retried, buried, skipped, stuck (integers)
+-- Returns: cursor (entry ID for the next call, '0-0' = came round, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
@@ -39,13 +39,14 @@ local before = head(k.due)
 -- Everything is known before the first write.
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
-local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0}, {}, 0
+local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}, {}, 0
 
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true}
+  local cancelled = owner[1] and is_cancelled(owner[1][4])
+  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true, cancelled = cancelled}
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
@@ -57,16 +58,27 @@ local function take(entry, body, within)
   for _, part in ipairs(body) do bytes = bytes + #part end
 end
 
+-- Ends an entry without a body, which the claim has dropped from the pending list already. holders: what XPENDING said before the claim.
+local function end_without_body(entry, holders)
+  local verdict = CANCELLED
+  if cancelled_among(holders, entry) then
+    if k.story then note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, holder(k.story, k.stream, group, entry)) end
+  else
+    verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
+  end
+  count[verdict] = count[verdict] + 1
+end
+
 -- Takes back the entry of a lease that has ended.
 local function end_lease(entry, within)
-  if k.story then k.story.holders = redis.call('XPENDING', k.stream, group, entry, entry, 1) end
+  local holders = redis.call('XPENDING', k.stream, group, entry, entry, 1)
+  if k.story then k.story.holders = holders end
   local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
   if claimed and claimed[2] then
     take(entry, claimed[2], digits(within))
     return
   end
-  local verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true) -- the claim has dropped it from the pending list
-  count[verdict] = count[verdict] + 1
+  end_without_body(entry, holders)
 end
 
 -- Looks at the leases that are over, oldest first. Returns whether more are.
@@ -99,16 +111,15 @@ end
 local more = leases and end_leases()
 for _ = 1, limit do
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
-  if k.story then k.story.holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) end -- before the claim hides who held it
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) -- before the claim hides who held it, and drops those without a body
+  if k.story then k.story.holders = holders end
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
   cursor = reply[1]
   for _, one in ipairs(reply[2]) do
     if one and one[2] then take(one[1], one[2], min_idle) end
   end
   for _, entry in ipairs(reply[3] or {}) do
-    -- XAUTOCLAIM has dropped it from the pending list already.
-    local verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
-    count[verdict] = count[verdict] + 1
+    end_without_body(entry, holders)
   end
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
@@ -122,4 +133,4 @@ if notes > 0 then note_held(calm, leases, k.stream, group, tonumber(min_idle), n
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 if more and cursor == '0-0' then cursor = '0-1' end
-return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK]}
+return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED]}

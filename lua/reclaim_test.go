@@ -229,7 +229,11 @@ func (b *rig) extend(group, consumer string, held ...Held) []bool {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return got
+	own := make([]bool, len(got))
+	for i, answer := range got {
+		own[i] = answer == StillHeld
+	}
+	return own
 }
 
 func TestExtendKeepsOnlyWhatIsItsOwn(t *testing.T) {

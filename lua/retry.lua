@@ -1,5 +1,5 @@
--- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, as never started (again at once), or as not to be done yet (again later).
--- Uses: base history entry free key exit
+-- retry: takes entries out of a group's pending list as failed (again later, or a dead letter), as dead, as never started (again at once), as not to be done yet (again later), or as cancelled (never again).
+-- Uses: base history entry free key exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] payload (hash)
@@ -12,9 +12,9 @@
 -- ARGV[1] group (string)
 -- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_snoozes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has a delay of its own, or needs none)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', 'cancel', behind each may stand a space and the traceparent of the attempt that ends, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered again, whatever the action was, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it only commands follow that cannot fail.
 -- Run twice: harmless; the second run answers 0.
@@ -25,15 +25,15 @@ local wake, group = KEYS[6], ARGV[1]
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args, entries, plans, traces = ARGV, {}, {}, {}
-local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true}
+local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
-    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release, snooze: ' .. args[i + 2]) end
+    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release, snooze, cancel: ' .. args[i + 2]) end
     args[i + 2], traces[#entries] = action, trace
   end
-  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release'
+  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release' or args[i + 2] == 'cancel'
   if string.find(args[i + 3], '[^0-9]') or not own and (#k.delays == 0 or args[i + 2] == 'snooze') then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
 end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
@@ -46,6 +46,7 @@ local bodies, read = bodies_of(k.stream, entries)
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
   local how = {id = args[i + 1], action = args[i + 2], trace = traces[n], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  how.cancelled = how.action == 'cancel' or cancelled_among(redis.call('XPENDING', k.stream, group, entry, entry, 1), entry)
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
 local verdicts, failed = carry_out(k, group, entries, plans)

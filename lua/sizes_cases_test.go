@@ -12,8 +12,9 @@ func ordeals() map[string]func(*ordeal) {
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
 		"cancel": (*ordeal).cancel, "reschedule": (*ordeal).reschedule,
 		"cancel_retries": (*ordeal).walkCancelling, "reschedule_retries": (*ordeal).walkRescheduling, "export": (*ordeal).export,
-		"expire":  (*ordeal).expire,
-		"orphans": (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
+		"cancel_entries": (*ordeal).cancelEntries,
+		"expire":         (*ordeal).expire,
+		"orphans":        (*ordeal).orphans, "find_orphans": (*ordeal).findOrphans, "find_lost": (*ordeal).findLost,
 		"ack": (*ordeal).ack, "retry": (*ordeal).retry, "reclaim": (*ordeal).reclaim, "extend": (*ordeal).extend,
 		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
@@ -300,6 +301,28 @@ func (o *ordeal) extend() {
 	}
 	_, err := Extend(o.b.ctx, o.scale, o.b.k, "g", "c1", batch)
 	o.must(err)
+}
+
+func (o *ordeal) cancelEntries() {
+	count := len(o.held(2))
+	if o.flip("unread") {
+		o.b.do("XGROUP", "CREATE", o.b.k.Stream, "late", "0")
+		o.groups++
+	}
+	var some []string
+	for i := range count {
+		if some = append(some, fmt.Sprint("m", i)); o.flip("one") {
+			break
+		}
+	}
+	w := EntryWalk{Limit: o.number("limit", 1, 1000)}
+	for calls := 0; calls < 400; calls++ {
+		next, _, err := CancelEntries(o.b.ctx, o.scale, o.b.k, w, some, Durability{})
+		o.must(err)
+		if w = next; w.Cursor == "" {
+			return
+		}
+	}
 }
 
 func (o *ordeal) receive() {

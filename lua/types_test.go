@@ -41,6 +41,8 @@ func (c call) sparedElse(b *rig) []string {
 		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
 	case reclaimScript, cancelScript, cancelRetriesScript:
 		return []string{b.k.Wake, b.k.Turns, b.k.Leases}
+	case cancelEntriesScript:
+		return []string{b.k.Wake}
 	case enqueueFreshScript:
 		return []string{b.k.Wake}
 	case ackScript: // of a message without a key
@@ -99,6 +101,12 @@ func calls() []call {
 			return []string{k.Due, k.Payload, k.Meta, k.Turns, k.Wake, k.Policy, k.History}
 		}), func(b *rig) error {
 			_, _, err := CancelRetries(b.ctx, b.c, b.k, Walk{Limit: 10}, []string{"m", "due"})
+			return err
+		}},
+		{cancelEntriesScript, queue(func(k Keys) []string {
+			return []string{k.Stream, k.Due, k.Seen, k.Wake, k.Turns, k.Policy, k.History}
+		}), func(b *rig) error {
+			_, _, err := CancelEntries(b.ctx, b.c, b.k, EntryWalk{Limit: 10}, []string{"m", "due"}, Durability{})
 			return err
 		}},
 		{rescheduleRetriesScript, waking, func(b *rig) error {

@@ -30,9 +30,10 @@ type delivery struct {
 	listed     bool
 	prev, next *delivery
 
-	mu       sync.Mutex
-	extended time.Time // monotonic: the server cannot have counted less idle time than since then
-	lost     bool
+	mu        sync.Mutex
+	extended  time.Time // monotonic: the server cannot have counted less idle time than since then
+	lost      bool
+	cancelled bool // the message was, by somebody's Cancel
 }
 
 // sameMaster: so soon after a read this worker cannot be connected to another master yet.
@@ -53,6 +54,7 @@ func (d *delivery) foreign() bool { return d.msg.For != "" && d.msg.For != d.msg
 func (d *delivery) lose(cause error) {
 	d.mu.Lock()
 	d.lost = d.lost || errors.Is(cause, ErrLost)
+	d.cancelled = d.cancelled || errors.Is(cause, ErrCancelled)
 	d.mu.Unlock()
 	d.cancel(cause)
 }
@@ -63,21 +65,31 @@ func (d *delivery) isLost() bool {
 	return d.lost
 }
 
+func (d *delivery) isCancelled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.cancelled
+}
+
 const (
 	PolicyInterval   = 5 * time.Second
 	registerInterval = time.Minute
 	extendBatch      = 200
+
+	// learnWithin is how often a worker extends at least, however long the visibility timeout is, so that a handler hears within
+	// 5 seconds that its message was cancelled. While nothing is held no call is sent.
+	learnWithin = 4500 * time.Millisecond
 )
 
-// extendLoop extends everything held at a third of the visibility timeout, and at once when the timeout has changed. It needs the
-// queue's own server and no other.
+// extendLoop extends everything held at a third of the visibility timeout, after learnWithin at the latest, and at once when the
+// timeout has changed. It needs the queue's own server and no other.
 func (p *partitionWorker) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
 		p.extends.begin()
 		err := p.extendHeld(ctx, visibility)
 		p.extends.end()
-		wait := visibility/3 - time.Since(began)
+		wait := min(visibility/3, learnWithin) - time.Since(began)
 		if err != nil {
 			wait = max(50*time.Millisecond, visibility/10)
 		}
@@ -151,10 +163,14 @@ func (p *partitionWorker) extend(ctx context.Context, batch []*delivery, visibil
 	cancel()
 	for i, d := range batch {
 		switch {
-		case err == nil && own[i]:
+		case err == nil && own[i] != lua.NotHeld:
 			d.mu.Lock()
 			d.extended = before
 			d.mu.Unlock()
+			if own[i] == lua.HeldCancelled && p.held.has(d) && !d.isCancelled() {
+				p.note(slog.LevelInfo, "cancelled while it was handled", d)
+				d.lose(ErrCancelled)
+			}
 		case err == nil:
 			if p.held.has(d) { // else it was settled while the call was under way
 				d.lose(ErrLost)

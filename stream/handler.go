@@ -80,8 +80,8 @@ func (m *Message) Lateness() time.Duration {
 //
 // A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
 // not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, when the
-// handler's time is over, and when the worker stops for good (context.Cause tells: ErrLost, ErrUnreachable, ErrHandlerTimeout,
-// ErrStopping).
+// handler's time is over, when somebody cancels the message, and when the worker stops for good (context.Cause tells: ErrLost,
+// ErrUnreachable, ErrHandlerTimeout, ErrCancelled, ErrStopping).
 type Handler func(ctx context.Context, m *Message) error
 
 // Causes of a handler's cancelled context.
@@ -90,6 +90,8 @@ var (
 	ErrLost = errors.New("delivery lost: the entry was reclaimed or its body deleted")
 	// ErrUnreachable: the visibility timeout has passed since the last successful extend; someone else may have the message now.
 	ErrUnreachable = errors.New("delivery may be lost: not extended for a whole visibility timeout")
+	// ErrCancelled: somebody cancelled the message. Whatever the handler returns, the group is done with it.
+	ErrCancelled = errors.New("message cancelled")
 	// ErrStopping: the worker's ShutdownTimeout is over.
 	ErrStopping = errors.New("worker is stopping")
 	// ErrHandlerTimeout: the handler has used up its time. Its attempt has failed unless it returns nil all the same. When it

@@ -52,7 +52,7 @@ type partitionWorker struct {
 	refresh       chan struct{} // poked
 	resumed       chan struct{} // poked: the policy no longer has it rest
 
-	delivered, acknowledged, retried, dead, released, snoozed, skipped, lost, timedOut, abandoned atomic.Uint64
+	delivered, acknowledged, retried, dead, released, snoozed, skipped, cancelled, lost, timedOut, abandoned atomic.Uint64
 }
 
 func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
@@ -85,6 +85,7 @@ func (p *partitionWorker) addTo(sum *WorkerStats) {
 	sum.Released += p.released.Load()
 	sum.Snoozed += p.snoozed.Load()
 	sum.Skipped += p.skipped.Load()
+	sum.Cancelled += p.cancelled.Load()
 	sum.Lost += p.lost.Load()
 	sum.TimedOut += p.timedOut.Load()
 	sum.Abandoned += p.abandoned.Load()
@@ -215,6 +216,8 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 		p.settled(d, Lost, true, tally)
 		p.tellSettled(tally)
 		p.drop(d)
+	case d.isCancelled():
+		p.settle.fail(d, lua.Failure{Action: lua.ActionCancel, Delay: -1, Trace: trace})
 	case err == nil:
 		p.settle.ack(d)
 	case d.handling.wasAbandoned(), errors.Is(context.Cause(d.ctx), ErrHandlerTimeout):

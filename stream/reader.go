@@ -267,10 +267,17 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []ru
 		return nil, err
 	}
 	var reads []rueidis.Completed
+	var cancelled []lua.Failure
 	for i, entry := range entries[:min(fetchBatch, len(entries))] {
-		if extended[i] { // else it was deleted, and the script made a dead letter of it, or it is reclaimed
+		switch extended[i] {
+		case lua.HeldCancelled: // no handler has begun with it
+			cancelled = append(cancelled, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionCancel, Delay: -1})
+		case lua.StillHeld: // else it was deleted, and the script made a dead letter of it, or it is reclaimed
 			reads = append(reads, c.B().Xrange().Key(p.keys.Stream).Start(entry).End(entry).Build())
 		}
+	}
+	if len(cancelled) > 0 {
+		_, err = lua.Retry(ctx, c, p.keys, p.cfg.Group, p.policy.Load().Attempts(), cancelled)
 	}
 	for _, reply := range c.DoMulti(ctx, reads...) {
 		found, failed := reply.AsXRangeSlices()

@@ -279,6 +279,8 @@ func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome)
 		p.snoozed.Add(1)
 	case lua.Skipped:
 		p.skipped.Add(1)
+	case lua.CancelledOut:
+		p.cancelled.Add(1)
 	case lua.Stuck:
 		p.note(slog.LevelError, "the stream of dead letters refused an entry: it stays pending", d, failed)
 	default:

@@ -5,7 +5,7 @@ import "github.com/duestream/duestream/lua"
 // Settlement says how a delivery left a worker's hands.
 type Settlement string
 
-// Settlements. Of all who ever held an entry for a group, at most one is told one of the first six.
+// Settlements. Of all who ever held an entry for a group, at most one is told one of the first seven.
 const (
 	Acknowledged Settlement = "acknowledged"
 	Retried      Settlement = "retried"  // scheduled for another attempt
@@ -13,6 +13,8 @@ const (
 	Released     Settlement = "released" // scheduled again at once, with the same attempt
 	Snoozed      Settlement = "snoozed"  // scheduled again after a delay, with the same attempt
 	Skipped      Settlement = "skipped"  // it was meant for another group
+	// Cancelled: the message was cancelled while this worker held it. Whatever the handler returned, the group is done with it.
+	Cancelled Settlement = "cancelled"
 
 	// Lost: someone else took the entry out of the pending list before; what the handler returned has no effect.
 	Lost Settlement = "lost"
@@ -28,7 +30,7 @@ func SettlementOf(o lua.Outcome) Settlement { return settlements[o] }
 
 var settlements = map[lua.Outcome]Settlement{
 	lua.Retried: Retried, lua.Dead: Dead, lua.Released: Released, lua.Snoozed: Snoozed,
-	lua.Skipped: Skipped, lua.Lost: Lost, lua.Stuck: Stuck,
+	lua.Skipped: Skipped, lua.CancelledOut: Cancelled, lua.Lost: Lost, lua.Stuck: Stuck,
 }
 
 // settled tells the configured observer how a delivery ended. Certain says that no earlier try of the same call can have been

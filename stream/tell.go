@@ -48,7 +48,7 @@ func (p *partitionWorker) newTally() *settledTally {
 
 var settlementEvents = map[Settlement]observe.Event{
 	Released: observe.Released, Snoozed: observe.Snoozed, Skipped: observe.Skipped, Lost: observe.Lost,
-	Unknown: observe.Unknown, Stuck: observe.Stuck,
+	Unknown: observe.Unknown, Cancelled: observe.CancelledHeld, Stuck: observe.Stuck,
 }
 
 func (t *settledTally) add(d *delivery, s Settlement) {

@@ -154,7 +154,7 @@ func (c WorkerConfig) validate() error {
 
 // WorkerStats counts what a worker did since it was made.
 type WorkerStats struct {
-	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Lost uint64
+	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
 	// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their contexts as well.
 	TimedOut, Abandoned uint64
 }

@@ -269,9 +269,14 @@ func (c *call) extend(all []settling, results []settled) error {
 		within[i] = time.Duration(all[at[i]].Within) * time.Millisecond
 	}
 	held, err := c.puller.Extend(c.ctx, tokens, within)
-	for i, ok := range held {
-		if results[at[i]].Outcome = bridge.Lost; ok {
+	for i, answer := range held {
+		switch answer {
+		case lua.StillHeld:
 			results[at[i]].Outcome = extended
+		case lua.HeldCancelled:
+			results[at[i]].Outcome = bridge.Cancelled
+		default:
+			results[at[i]].Outcome = bridge.Lost
 		}
 	}
 	return err

@@ -42,7 +42,8 @@ var counted = [observe.Events]struct{ name, reason string }{
 	observe.DeadSnoozes:     {name: "dead_lettered", reason: lua.ReasonMaxSnoozes},
 	observe.DeadLetter:      {name: "dead_lettered", reason: lua.ReasonDeadLetter},
 	observe.Released:        {name: "released"}, observe.Snoozed: {name: "snoozed"}, observe.Skipped: {name: "skipped"}, observe.Lost: {name: "lost"},
-	observe.Unknown: {name: "unknown"}, observe.Stuck: {name: "stuck"},
+	observe.CancelledHeld: {name: "cancelled_deliveries"},
+	observe.Unknown:       {name: "unknown"}, observe.Stuck: {name: "stuck"},
 	observe.Redriven: {name: "redriven"}, observe.Purged: {name: "purged"},
 }
 
@@ -67,7 +68,7 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 	observe.Worker: {group: []observe.Event{
 		observe.Delivered, observe.Handling, observe.Handled, observe.Acknowledged, observe.RetriedError, observe.RetriedAfter,
 		observe.RetriedPanic, observe.RetriedTimeout, observe.DeadMaxAttempts, observe.DeadTimeout, observe.DeadRetryFor,
-		observe.DeadSnoozes, observe.DeadLetter,
+		observe.DeadSnoozes, observe.DeadLetter, observe.CancelledHeld,
 		observe.Released, observe.Snoozed, observe.Skipped, observe.Lost, observe.Unknown, observe.Stuck, observe.Settled,
 		observe.Attempts, observe.WorkerReconnect, observe.Acking, observe.Failing, observe.HandlerTimeout, observe.Abandoned,
 		observe.AbandonedReturned,

@@ -142,6 +142,34 @@ func turns() []scenario {
 				return err
 			}
 		}},
+		{script: "cancel_entries", state: "of messages with a key: held, and not read yet",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.busy("held", "h")
+				s.send(keyed("ready", "r", "+0"))
+				s.drain()
+				s.owe("a", "held", delivered|gone, gone)
+				s.owe("a", "ready", delivered|gone, gone)
+				return func(c rueidis.Client) error {
+					_, _, err := lua.CancelEntries(s.ctx, c, s.k, lua.EntryWalk{Limit: 100}, []string{"held", "ready"},
+						lua.Durability{})
+					return err
+				}
+			}},
+		{script: "extend", state: "what was cancelled", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			held := s.busy("held", "h")["held"]
+			_, _, err := lua.CancelEntries(s.ctx, s.c, s.k, lua.EntryWalk{Limit: 100}, []string{"held"}, lua.Durability{})
+			s.must(err)
+			s.owe("a", "held", delivered|gone, gone)
+			return func(c rueidis.Client) error {
+				answers, err := lua.Extend(s.ctx, c, s.k, "a", "c1", []lua.Held{held})
+				if err == nil && answers[0] != lua.HeldCancelled {
+					s.Errorf("the answer is %v", answers)
+				}
+				return err
+			}
+		}},
 		{script: "pass_turns", state: "done with, deleted, and not in line", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			held := s.busy("done", "d", "retried", "r", "held", "h", "in line", "l")

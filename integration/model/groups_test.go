@@ -217,9 +217,10 @@ func (r *run) extend() {
 		consumer = p.Consumer
 	}
 	step(r, fmt.Sprintf("extend by %s of %s: %v", consumer, group, held), func(ctx context.Context) ([]bool, error) {
-		done, err := lua.Extend(ctx, r.c, r.k, group, consumer, held)
-		if err != nil {
-			done = make([]bool, len(held))
+		answers, err := lua.Extend(ctx, r.c, r.k, group, consumer, held)
+		done := make([]bool, len(held))
+		for i := range answers {
+			done[i] = answers[i] == lua.StillHeld
 		}
 		return done, r.unlessAbsent(group, err)
 	}, func(q *Queue, _ []bool) []bool { return q.Extend(group, consumer, held) })

@@ -186,5 +186,5 @@ func complaint(said []byte) string {
 func allMutants() []mutant {
 	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, handlerMutants, tracingMutants,
 		metricsMutants, healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,
-		gatewayMutants)
+		gatewayMutants, runningMutants)
 }

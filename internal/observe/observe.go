@@ -109,6 +109,7 @@ const (
 	Failing // failures in one call, likewise
 	Released
 	Snoozed
+	CancelledHeld // by somebody's Cancel, while the worker held it
 	Skipped
 	Lost
 	Unknown

@@ -6,8 +6,8 @@ local function wrong_group(group)
   return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: no message can be for it')
 end
 
-local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, STUCK = 0, 1, 2, 3, 4, 5, -1
-local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed'} -- as a history tells it
+local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, CANCELLED, STUCK = 0, 1, 2, 3, 4, 5, 6, -1
+local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- as a history tells it
 
 -- Adds a dead letter, then takes the entry out of the pending list; takes the letter back when someone else was first.
 -- Adding first, because a full stream of dead letters must leave the entry pending. Nothing is added for an entry that is not pending: a stream
@@ -205,10 +205,12 @@ local function retry_member(k, id, group, entry, overlap)
 end
 
 -- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
--- '' = not compared), action ('retry', 'dead', 'release', 'snooze'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
--- k.delays), reason, error, burnt (further deliveries that were counted elsewhere), crash (whether its worker vanished). Returns {verdict}; with letter (values) when it is a dead
+-- '' = not compared), action ('retry', 'dead', 'release', 'snooze', 'cancel'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
+-- k.delays), reason, error, burnt (further deliveries that were counted elsewhere), crash (whether its worker vanished), cancelled (whether it ends, whatever
+-- the action is). Returns {verdict}; with letter (values) when it is a dead
 -- letter; with member, payload, meta and due when it is scheduled.
 local function plan_exit(k, group, entry, body, how, now)
+  if not body and how.cancelled then return {CANCELLED, told = {'id', how.id, 'group', group}} end
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
   local fields, odd, plain = read_fields(body)
   if fields['key'] then note_key(k, entry, fields['key']) end
@@ -216,6 +218,7 @@ local function plan_exit(k, group, entry, body, how, now)
   if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- empty is for all, as in Go
   local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
   if how.id ~= '' and how.id ~= id then return {LOST} end
+  if how.cancelled then return {CANCELLED, told = {'id', id, 'group', group, 'attempt', digits(attempt)}} end
   if odd then
     local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}
@@ -288,7 +291,9 @@ local function carry_out(k, group, entries, plans)
         times[plan.due], k.soonest = times[plan.due] or digits(plan.due), math.min(k.soonest or plan.due, plan.due)
         add_pair(members, times[plan.due], plan.member)
         if k.key_of then keep_key(k, entries[i], plan.member, verdict == RELEASED) end
-        if plan.told then note_values(k.story, SCHEDULED_AS[verdict], 'entry', entries[i], plan.told, consumer, idle) end
+      end
+      if verdict ~= LOST and plan.told and k.story then
+        note_values(k.story, SCHEDULED_AS[verdict], 'entry', entries[i], plan.told, consumer, idle)
       end
     end
     verdicts[i] = verdict

@@ -7,8 +7,8 @@
 --
 -- usual is how long deliveries took lately (ms; '-' = none has ended yet), since is a Unix time in ms, and holder the first eight digits of
 -- the SHA-1 of the consumer's name. A delivery that was not extended before the first look is noted exactly, another one as shorter than it is.
--- Noted are the first ten entries, and of the others those that have been idle for an eighth of the visibility timeout: a consumer extends
--- at a third of it, so what ends soon costs no note. An entry that another consumer has claimed is a new delivery.
+-- Noted are the first ten entries, and of the others those that have been idle for an eighth of the visibility timeout, or for 1.8 s: a consumer
+-- extends at a third of it, and each 5 s, so what ends soon costs no note. An entry that another consumer has claimed is a new delivery.
 --
 -- A lease that is shorter than the visibility timeout is idle from the start: leases has when it was given out. Those that end first are looked at.
 local function note_held(calm, leases, stream, group, visibility, most)
@@ -28,7 +28,7 @@ local function note_held(calm, leases, stream, group, visibility, most)
     local holder, noted = string.sub(redis.sha1hex(one[2]), 1, 8), before[entry]
     if noted and noted.holder ~= holder then noted = nil end
     local since = noted and noted.since or given[entry] or now - math.max(0, idle)
-    if noted or i <= 10 or idle >= visibility / 8 then
+    if noted or i <= 10 or idle >= math.min(visibility / 8, 1800) then
       texts[#texts + 1] = entry .. '=' .. digits(since) .. '/' .. holder
     end
     before[entry] = nil

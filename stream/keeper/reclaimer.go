@@ -93,6 +93,8 @@ type ReclaimResult struct {
 	Skipped int // meant for another group: acknowledged
 	Stuck   int // left pending, because the stream of dead letters refused them
 
+	Cancelled int // ended, because their messages were cancelled while a consumer held them
+
 	More       bool          // a bound ended the pass: go on at once
 	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
 
@@ -100,7 +102,7 @@ type ReclaimResult struct {
 }
 
 // Moved is how many entries left a pending list.
-func (r ReclaimResult) Moved() int { return r.Retried + r.Dead + r.Skipped }
+func (r ReclaimResult) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var errStuck = errors.New("the stream of dead letters refuses entries: they stay pending")
 
@@ -206,12 +208,13 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 		result.Dead += done.Dead
 		result.Skipped += done.Skipped
 		result.Stuck += done.Stuck
+		result.Cancelled += done.Cancelled
 		if done.Cursor == "" {
 			delete(r.cursors, group)
 			return nil
 		}
 		r.cursors[group] = done.Cursor
-		if done.Retried+done.Dead+done.Skipped+done.Stuck == 0 {
+		if done.Moved()+done.Stuck == 0 {
 			if fruitless++; fruitless == reclaimFruitless {
 				return nil
 			}
@@ -249,7 +252,7 @@ func (r *Reclaimer) sweepNotes(ctx context.Context, stream view.StreamInfo) erro
 
 // tell tells the observer what one call did. Most calls find nothing.
 func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
-	if r.cfg.Observer == nil || done.Retried+done.Dead+done.Skipped == 0 {
+	if r.cfg.Observer == nil || done.Moved() == 0 {
 		return
 	}
 	queue, _, _ := lua.SplitPartition(r.cfg.Queue)
@@ -258,7 +261,7 @@ func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
 		event observe.Event
 		n     int
 	}{
-		{observe.Reclaimed, done.Retried + done.Dead + done.Skipped}, {observe.RetriedVisibility, done.Retried},
+		{observe.Reclaimed, done.Moved()}, {observe.RetriedVisibility, done.Retried},
 		{observe.DeadReclaimed, done.Dead},
 	} {
 		if one.n > 0 {

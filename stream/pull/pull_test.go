@@ -88,7 +88,7 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 		r.fails(all[2], errors.New("no"), stream.Lost)
 		r.fails(all[3], stream.DeadLetter(errors.New("never")), stream.Dead)
 		r.fails(all[4], stream.Release(nil), stream.Released)
-		if ok, err := r.Extend(t.Context(), []Token{all[4].Token}, []time.Duration{0}); err != nil || ok[0] {
+		if ok, err := r.Extend(t.Context(), []Token{all[4].Token}, []time.Duration{0}); err != nil || ok[0] != lua.NotHeld {
 			t.Error("extended what was given back", err)
 		}
 		r.DrainAll()
@@ -98,7 +98,8 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 			if want := map[string]int{"c": 2, "e": 1}[d.ID]; d.Attempt != want {
 				t.Errorf("%s: attempt %d", d.ID, d.Attempt)
 			}
-			if ok, err := r.Extend(t.Context(), []Token{d.Token}, []time.Duration{time.Second}); err != nil || !ok[0] {
+			ok, err := r.Extend(t.Context(), []Token{d.Token}, []time.Duration{time.Second})
+			if err != nil || ok[0] != lua.StillHeld {
 				t.Error("not extended", err)
 			}
 			r.fails(d, stream.Snooze(0), stream.Snoozed)

@@ -125,27 +125,28 @@ func (p *Puller) retry(ctx context.Context, b *batch, attempts lua.Attempts, fai
 	return outcomes, nil
 }
 
-// Extend gives deliveries their time once more, and says of each whether it did: false = lost. Within is for each as in a
+// Extend gives deliveries their time once more, and says of each whether it did: lua.NotHeld = lost; lua.HeldCancelled = it did,
+// but the message was cancelled: nobody is to go on with it, and every settlement ends it. Within is for each as in a
 // Request. Deliveries of one queue and group that get the same time go out together. With an error some may be extended.
-func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Duration) ([]bool, error) {
+func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Duration) ([]lua.Extended, error) {
 	all, err := batches(tokens, func(at int) time.Duration { return within[at] })
 	if err != nil {
 		return nil, err
 	}
-	done := make([]bool, len(tokens))
+	done := make([]lua.Extended, len(tokens))
 	return done, each(all, func(b *batch) error {
 		held, err := p.extend(ctx, b, within[b.at[0]])
 		if err != nil {
 			return err
 		}
-		for i, ok := range held {
-			done[b.at[i]] = ok
+		for i, answer := range held {
+			done[b.at[i]] = answer
 		}
 		return nil
 	})
 }
 
-func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]bool, error) {
+func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]lua.Extended, error) {
 	lines, err := p.linesOf(ctx, &Request{Queues: []string{b.first.Queue}, Group: b.first.Group, Within: within})
 	if err != nil {
 		return nil, err

@@ -45,14 +45,14 @@ func TestManyAreSettledTogether(t *testing.T) {
 		if i == 0 {
 			want = stream.Dead
 		}
-		if !held[i] || outcomes[i] != want {
-			t.Errorf("%d: extended %t, then %s", i, held[i], outcomes[i])
+		if held[i] != lua.StillHeld || outcomes[i] != want {
+			t.Errorf("%d: extended %d, then %s", i, held[i], outcomes[i])
 		}
 	}
 	if calls := s.Calls(t)["evalsha"] + s.Calls(t)["fcall"] - before; calls > 6 { // extends of two times, failures of one kind
 		t.Errorf("%d calls of scripts", calls)
 	}
-	if held, err = r.Extend(t.Context(), tokens[:2], within[:2]); err != nil || held[0] || held[1] {
+	if held, err = r.Extend(t.Context(), tokens[:2], within[:2]); err != nil || held[0] != lua.NotHeld || held[1] != lua.NotHeld {
 		t.Error("extended what was settled", held, err)
 	}
 }
@@ -90,7 +90,7 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 		want, failed string
 	}{
 		{"extend", func(all []Token) (any, error) { return r.Extend(t.Context(), all, within) },
-			"[false true true]", "[false false true]"},
+			"[0 1 1]", "[0 0 1]"},
 		{"acknowledge", func(all []Token) (any, error) { return r.Ack(t.Context(), all) },
 			"[false true true]", "[false false true]"},
 		{"fail", func(all []Token) (any, error) { return r.Fail(t.Context(), all, []error{free, free, free}) },

@@ -1,0 +1,15 @@
+-- Shared by the scripts that meet cancelled deliveries. A delivery that is cancelled while a consumer holds it is marked by the delivery counter of its pending
+-- entry: the mark costs nothing to look for where the counter is read anyway, stays when the holder claims the entry to extend it, and goes with the entry.
+local CANCELLED_FROM = 1000000000000 -- the mark, which is added to the counter
+
+local function is_cancelled(counter)
+  return counter >= CANCELLED_FROM
+end
+
+-- Whether the delivery of an entry to a group was cancelled. pending: what XPENDING says of some entries.
+local function cancelled_among(pending, entry)
+  for _, one in ipairs(pending) do
+    if one[1] == entry then return is_cancelled(one[4]) end
+  end
+  return false
+end

@@ -1,0 +1,83 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+// CancelledMark is added to the delivery counter of a pending entry, the last number of XPENDING, when its message is cancelled
+// while a consumer holds it. TestMarkOfTheScripts holds it against the scripts.
+const CancelledMark = 1_000_000_000_000
+
+// Deliveries reads a delivery counter: how often the entry was delivered, and whether its message was cancelled meanwhile.
+func Deliveries(counter int64) (n int64, cancelled bool) {
+	if counter >= CancelledMark {
+		return counter - CancelledMark, true
+	}
+	return counter, false
+}
+
+// EntryVerdict says what CancelEntries did to an entry that it found.
+type EntryVerdict string
+
+// Verdicts of CancelEntries.
+const (
+	EntryCancelled  EntryVerdict = "1" // nobody will be given it
+	EntryCancelling EntryVerdict = "2" // a consumer holds it, and learns it with its next extend
+	EntryUnread     EntryVerdict = "3" // not cancelled: the group has not read it yet, and another group needs it
+)
+
+// FoundEntry is what CancelEntries did to an entry, for one group or for all that were asked for.
+type FoundEntry struct {
+	Entry    string
+	ID       string // of the message
+	Group    string // "" = every group
+	Verdict  EntryVerdict
+	Consumer string // with EntryCancelling: who holds it
+}
+
+// EntryWalk is one step of a look through a stream, which may go over any connection. The zero value of Cursor begins one.
+type EntryWalk struct {
+	Cursor string // entry ID from which no entry was looked at yet
+	Last   string // entry ID of the last entry to look at; "" = the last one that is there when the step is executed
+	Limit  int    // entries to look at in this step
+	Group  string // "" = every group
+}
+
+var cancelEntriesScript = load("cancel_entries",
+	[]string{"stream", "due", "seen", "wake", "turns", "policy", "history"}, []string{"cursor", "last", "limit", "group"},
+	[]string{"id"})
+
+// CancelEntries is a step of a walk that cancels the messages with some IDs in a stream. It deletes an entry that no group
+// holds, and marks the delivery of one that a consumer holds: Extend then answers HeldCancelled, and every exit ends it. For one
+// group it deletes an entry only if no other group needs it. It returns the next step; its Cursor is "" when all entries up to
+// Last were looked at.
+func CancelEntries(ctx context.Context, c rueidis.Client, k Keys, w EntryWalk, ids []string,
+	d Durability) (next EntryWalk, found []FoundEntry, err error) {
+	if w.Cursor == "" {
+		w.Cursor = "0-0"
+	}
+	args := append([]string{w.Cursor, w.Last, strconv.Itoa(w.Limit), w.Group}, ids...)
+	s := cancelEntriesScript
+	reply, waited := s.runDurably(ctx, c, []string{k.Stream, k.Due, k.Seen, k.Wake, k.Turns, k.Policy, k.History},
+		append(args, k.Actor), d)
+	if waited != nil && !errors.Is(waited, ErrNotDurable) {
+		return w, nil, waited
+	}
+	words, err := reply.AsStrSlice()
+	if err == nil && (len(words) < 2 || len(words)%5 != 2) {
+		err = fmt.Errorf("%d values", len(words))
+	}
+	if err != nil {
+		return w, nil, s.unexpected(err)
+	}
+	for i := 2; i < len(words); i += 5 {
+		found = append(found, FoundEntry{words[i], words[i+1], words[i+2], EntryVerdict(words[i+3]), words[i+4]})
+	}
+	w.Cursor, w.Last = words[0], words[1]
+	return w, found, waited
+}
