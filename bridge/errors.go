@@ -42,7 +42,8 @@ var (
 	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
 	ErrAbandoned = stream.ErrAbandoned
 
-	// ErrLost, ErrUnreachable, ErrCancelled, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see Handler.
+	// ErrLost, ErrUnreachable, ErrCancelled, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see
+	// Handler.
 	ErrLost        = stream.ErrLost
 	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: somebody else may have it
 	ErrCancelled   = stream.ErrCancelled   // somebody cancelled the message: whatever the handler returns, it is done

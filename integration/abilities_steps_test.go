@@ -180,6 +180,19 @@ func moveRetry(a *asUser) {
 	a.nothingLeft()
 }
 
+func cancelRunning(a *asUser) {
+	client := a.client()
+	a.send("m")
+	a.send("later", bridge.In(time.Hour))
+	done, err := client.CancelRunning(a.t.Context(), a.queue, "", "m", "later")
+	a.must(err)
+	for _, one := range done {
+		if one.Verdict != bridge.VerdictCancelled {
+			a.t.Errorf("%+v", one)
+		}
+	}
+}
+
 func recurInGo(a *asUser) {
 	client, ctx := a.client(), a.t.Context()
 	_, err := client.Recur(ctx, bridge.Recurrence{Queue: a.queue, Name: "tick", Every: time.Hour, Payload: []byte("x"),

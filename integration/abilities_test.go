@@ -39,6 +39,7 @@ var abilities = map[string]func(a *asUser){
 	"producer: reschedule a retry":           moveRetry,
 	"producer + a `Client` that writes, runs or lists recurrences: write, list, pause, run and remove a recurrence": recurInGo,
 	"producer + a `Client` that writes, runs or lists recurrences: `duestream recur`":                               recurByCommand,
+	"producer + a `Client` that cancels what is ready or running: cancel what is ready or running":                  cancelRunning,
 
 	"worker: acknowledge":              func(a *asUser) { a.work(nil); a.feed("m"); a.nothingLeft() },
 	"worker: acknowledge many at once": func(a *asUser) { a.work(nil); a.feed(manyNames(40)...); a.nothingLeft() },

@@ -71,7 +71,8 @@ func TestALeaseEndsInItsOwnTime(t *testing.T) {
 		b.ack("g", Held{Entry: held[1].EntryID})
 		b.pass(15 * time.Second)
 		redistest.Want(b, "taken before its end", b.watch(10), 0)
-		if ok, err := Extend(b.ctx, b.c, b.k, "g", "c1", []Held{{Entry: held[2].EntryID, ID: "extended"}}); err != nil || ok[0] != StillHeld {
+		ok, err := Extend(b.ctx, b.c, b.k, "g", "c1", []Held{{Entry: held[2].EntryID, ID: "extended"}})
+		if err != nil || ok[0] != StillHeld {
 			b.Fatal(ok, err)
 		}
 		b.pass(10 * time.Second)

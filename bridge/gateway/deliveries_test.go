@@ -182,3 +182,34 @@ func TestAListOfNamesHasAnEnd(t *testing.T) {
 	r.do("POST", "/v1/deliveries?group=g&queues="+strings.Join(all, ",")+"&weights=1"+strings.Repeat(",1", pull.MaxQueues-1), "").
 		want(http.StatusOK)
 }
+
+// What a consumer over HTTP holds can be cancelled: it is told when it extends, and whatever it says then ends the message.
+func TestCancelWhatAConsumerHolds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, id := range []string{"a", "b", "ready"} {
+		r.do("POST", "/v1/queues/q/messages?id="+id, "x").want(http.StatusCreated)
+	}
+	all := r.given(r.do("POST", "/v1/queues/q/deliveries?group=g&count=2", ""))
+	cancelled := func(id, rest, want string) {
+		t.Helper()
+		a := r.do("DELETE", "/v1/queues/q/messages/"+id+"?running=true"+rest, "")
+		a.want(http.StatusOK)
+		if !strings.HasPrefix(string(a.body), `{"id":"`+id+`","verdict":"`+want+`"`) {
+			t.Errorf("%s: %s", id, a.body)
+		}
+	}
+	cancelled("ready", "", "cancelled")
+	cancelled("a", "", "cancelling")
+	cancelled("b", "&group=g", "cancelling")
+	say := func(i int, outcome string) string {
+		return fmt.Sprintf(`{"token":%q,"outcome":%q}`, all[i].Token, outcome)
+	}
+	redistest.Want(t, "extended", r.settles(say(0, "extend"), say(1, "extend")), "[{cancelled} {cancelled}]")
+	redistest.Want(t, "settled", r.settles(say(0, "retry"), say(1, "ack")), "[{cancelled} {acknowledged}]")
+	redistest.Want(t, "again", r.settles(say(0, "retry"), say(1, "ack")), "[{lost} {lost}]")
+	r.do("DELETE", "/v1/queues/q/messages/a?running=true", "").want(http.StatusNotFound)
+	r.do("DELETE", "/v1/queues/q/messages/a?group=g", "").want(http.StatusUnprocessableEntity)
+	r.do("DELETE", "/v1/queues/q/messages/a?running=yes", "").want(http.StatusUnprocessableEntity)
+	redistest.Want(t, "nothing comes again", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
+}

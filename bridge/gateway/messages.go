@@ -25,8 +25,36 @@ func get(c *call) (int, any, error) {
 	return http.StatusOK, found{c.queue, c.id(), places}, err
 }
 
+// withdrawn is what became of a message that was cancelled wherever it is.
+type withdrawn struct {
+	ID      string               `json:"id"`
+	Verdict bridge.CancelVerdict `json:"verdict"`
+	Holders []bridge.Holder      `json:"holders,omitempty"`
+}
+
 func cancel(c *call) (int, any, error) {
+	running, err := c.query.flag("running")
+	if group, is := c.query["group"]; err == nil && is && !running {
+		err = lua.Invalid("group", group, "goes with running=true")
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	if running {
+		return cancelRunning(c)
+	}
 	return http.StatusNoContent, nil, c.client.Cancel(c.ctx, c.queue, c.id())
+}
+
+func cancelRunning(c *call) (int, any, error) {
+	done, err := c.client.CancelRunning(c.ctx, c.queue, c.query["group"], c.id())
+	if err != nil {
+		return 0, nil, err
+	}
+	if done[0].Verdict == bridge.VerdictNotFound {
+		return 0, nil, admin.ErrNotFound
+	}
+	return http.StatusOK, withdrawn{done[0].ID, done[0].Verdict, done[0].Holders}, nil
 }
 
 func reschedule(c *call) (int, any, error) {

@@ -52,7 +52,8 @@ func table() []route {
 		{name: "publish many", method: http.MethodPost, pattern: queuePath + "/batch", verb: access.Publish,
 			handler: publishMany, counts: true, stream: true},
 		{name: "get", method: http.MethodGet, pattern: messagePath, verb: access.Publish, handler: get},
-		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, handler: cancel},
+		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, query: "running group",
+			handler: cancel},
 		{name: "reschedule", method: http.MethodPatch, pattern: messagePath, verb: access.Publish, query: "in_ms at_ms",
 			handler: reschedule},
 

@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 func (a *app) cancel() *cobra.Command {
 	var o reach
+	running := false
 	cmd := &cobra.Command{
 		Use:   "cancel <queue> <id>...",
 		Short: "Take messages out of the schedule",
@@ -22,13 +24,24 @@ delivered. When a message is not scheduled any more, but waits to be tried again
 retries are cancelled, of all groups. With --retries both are, with --group only the
 retries of one group. What is being worked on is not stopped.
 
+With --running messages are cancelled wherever they are, for all groups or for that of
+--group: also what is ready, and what a worker holds. That is reported as cancelling: the
+worker hears of it within 5 seconds, and the message ends when it lets go. A group that
+has not read a message that another group needs cannot cancel it for itself: unread.
+
 One of which nothing waits is reported, too: exit code 3 when that is true of all of
 them, 6 when of some.`,
 		Example: `  duestream cancel emails order-42 order-43
-  duestream cancel callbacks order-42 --group partner-a`,
+  duestream cancel callbacks order-42 --group partner-a
+  duestream cancel reports big-one --running`,
 	}
 	o.flags(cmd)
+	cmd.Flags().BoolVar(&running, "running", false, "wherever they are, also what a worker holds; with --group for one group")
+	cmd.MarkFlagsMutuallyExclusive("running", "retries")
 	return a.writes(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
+		if running {
+			return a.cancelRunning(ctx, client, o.group, args[0], args[1:])
+		}
 		return a.cancelMessages(ctx, client, o, args[0], args[1:])
 	})
 }
@@ -68,6 +81,51 @@ func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach
 		return bridge.ErrNotScheduled
 	}
 	return fmt.Errorf("%w: not scheduled: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))
+}
+
+// cancelledRunning is the answer to one message of cancel --running in JSON.
+type cancelledRunning struct {
+	ID      string               `json:"id"`
+	Verdict bridge.CancelVerdict `json:"verdict"`
+	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that hear of it
+	Retries []takenRetry         `json:"retries,omitempty"` // those that were cancelled
+}
+
+func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, queue string, ids []string) error {
+	done, err := client.CancelRunning(ctx, queue, group, ids...)
+	answers, missing, unread := make([]cancelledRunning, 0, len(done)), 0, 0
+	for _, c := range done {
+		switch c.Verdict {
+		case bridge.VerdictNotFound:
+			if missing++; err != nil { // not definite
+				continue
+			}
+		case bridge.VerdictUnread:
+			unread++
+		}
+		answers = append(answers, cancelledRunning{c.ID, c.Verdict, c.Holders, takenRetries(c.Retries)})
+	}
+	printed := a.print(answers, func() {
+		for _, c := range answers {
+			text := string(c.Verdict)
+			for _, h := range c.Holders {
+				text += fmt.Sprintf(", %s of %s", human.OneLine(h.Consumer, 60), human.OneLine(h.Group, 60))
+			}
+			fmt.Fprintf(a.out, "%s  %s\n", c.ID, text)
+		}
+	})
+	switch {
+	case err != nil || printed != nil:
+		return errors.Join(printed, err)
+	case missing == len(ids):
+		return fmt.Errorf("cancel %s: %w", queue, admin.ErrNotFound)
+	case unread > 0:
+		return fmt.Errorf("%w: group %s has not read %d of %s yet, and another group needs what it has not read", errPartly,
+			group, unread, human.Counted(len(ids), "message"))
+	case missing > 0:
+		return fmt.Errorf("%w: not found: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))
+	}
+	return nil
 }
 
 func (a *app) printCancelled(answers []cancelled) error {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -78,4 +80,40 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 		t.Errorf("%s%d are left", out, c.scheduled("q"))
 	}
 	c.fails(exitInvalid, nil, "cancel", "q", "b", "--retries", "--group", "g")
+}
+
+// With --running a message is cancelled wherever it is, and the verdict of each says what that means.
+func TestCancelRunning(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	client, k := c.s.Client(t), lua.NewKeys(c.prefix, "q")
+	do := func(words ...string) {
+		t.Helper()
+		if err := client.Do(t.Context(), client.B().Arbitrary(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, group := range []string{"g", "h"} {
+		do("XGROUP", "CREATE", k.Stream, group, "0", "MKSTREAM")
+	}
+	do("XADD", k.Stream, "*", "id", "held", "payload", "p", "attempt", "1")
+	do("XREADGROUP", "GROUP", "g", "web-1", "STREAMS", k.Stream, ">")
+	do("XREADGROUP", "GROUP", "h", "web-2", "STREAMS", k.Stream, ">")
+	do("XADD", k.Stream, "*", "id", "ready", "payload", "p", "attempt", "1")
+	c.ok("schedule", "q", "--id", "later", "--in", "1h", "x")
+	r := c.fails(exitPartly, []string{"group g has not read 1 of 1 message yet"},
+		"cancel", "q", "ready", "--running", "--group", "g")
+	redistest.Want(t, "unread", r.out, "ready  unread\n")
+	redistest.Want(t, "for one group", c.ok("cancel", "q", "held", "--running", "--group", "g"), "held  cancelling, web-1 of g\n")
+	r = c.fails(exitPartly, []string{"not found: 1 of 4 messages"},
+		"cancel", "q", "held", "ready", "later", "nobody", "--running")
+	redistest.Want(t, "all", r.out,
+		"held  cancelling, web-1 of g, web-2 of h\nready  cancelled\nlater  cancelled\nnobody  not found\n")
+	var answers []cancelledRunning
+	c.json(&answers, "cancel", "q", "held", "--running")
+	if len(answers) != 1 || answers[0].Verdict != bridge.VerdictCancelling || len(answers[0].Holders) != 2 {
+		t.Errorf("%+v", answers)
+	}
+	c.fails(exitNotFound, nil, "cancel", "q", "nobody", "--running")
+	c.fails(exitInvalid, nil, "cancel", "q", "held", "--running", "--retries")
 }
