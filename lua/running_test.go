@@ -198,3 +198,20 @@ func TestCancelOfAReadyMessageFreesItsKey(t *testing.T) {
 		b.wantNoTurns()
 	})
 }
+
+// An occurrence that must not overlap with the next one is finished when it was cancelled and nobody holds it any more.
+func TestCancelledOccurrenceIsFinished(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		one := Item{ID: "m", When: After(0), Payload: []byte("p"), Meta: `{"overlap":"skip"}`}
+		b.enqueue(one)
+		b.cancelRunning("", "m")
+		redistest.Want(b, "ready, and cancelled", b.unfinished(&Unfinished{}, "m"), false)
+		b.enqueue(one)
+		e := b.read("g", "c", 1)[0]
+		b.cancelRunning("", "m")
+		redistest.Want(b, "held, and cancelled", b.unfinished(&Unfinished{}, "m"), true)
+		redistest.Want(b, "ended", b.fail("g", e.EntryID, ActionRetry, "max_attempts", "no"), CancelledOut)
+		redistest.Want(b, "let go", b.unfinished(&Unfinished{}, "m"), false)
+	})
+}

@@ -32,6 +32,7 @@ type Finding = inspect.Finding
 //		Why        string // why it is not delivered, or not done, in words for people
 //		For        string // ready, pending: the group, of a retry
 //		Deliveries int64  // pending: how often the entry was delivered, by the server's count
+//		Cancelled  bool   // pending: the message was; the consumer is told, and ends it
 //		// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
 //		Before string
 //	}

@@ -134,6 +134,7 @@ type PendingFilter = inspect.PendingFilter
 //		// one.
 //		HeldSince  time.Time
 //		Deliveries int64
+//		Cancelled  bool // the message was: the consumer is told, and ends it
 //		Attempt    int
 //		BodyLost   bool
 //	}

@@ -115,5 +115,13 @@ func TestCancelRunning(t *testing.T) {
 		t.Errorf("%+v", answers)
 	}
 	c.fails(exitNotFound, nil, "cancel", "q", "nobody", "--running")
+	for _, of := range [][]string{{"pending", "q", "g"}, {"find", "held"}} {
+		if out := c.ok(of...); !strings.Contains(out, "cancelled") || strings.Contains(out, "10000000000") {
+			t.Errorf("%s: %s", of[0], out)
+		}
+	}
+	if out := c.ok("export", "q"); !strings.Contains(out, `"count":0`) {
+		t.Errorf("exported what nobody is to get again: %s", out)
+	}
 	c.fails(exitInvalid, nil, "cancel", "q", "held", "--running", "--retries")
 }

@@ -125,6 +125,9 @@ func (a *app) describeSighting(s admin.Sighting, now time.Time) {
 	if s.Deliveries > 1 {
 		rows = append(rows, []string{"deliveries", fmt.Sprint(s.Deliveries)})
 	}
+	if s.Cancelled {
+		rows = append(rows, []string{"cancelled", "yes: the worker is told, and the message ends when it lets go"})
+	}
 	a.describe(rows, s.Headers, s.Payload)
 }
 

@@ -29,7 +29,7 @@ failed yet, oldest first.
   HELD        for how long, at least: since it was delivered to that consumer
   IDLE        since it was delivered, or last extended
   DELIVERIES  how often it was delivered, by the server's count
-  ATTEMPT     the attempt that runs
+  ATTEMPT     the attempt that runs; with "cancelled" if the message was cancelled meanwhile
 
 One that is idle for the visibility timeout is reclaimed by a bridge. One that is held
 for long and not idle has a handler that takes long, or hangs. HELD is exact when a bridge
@@ -96,6 +96,9 @@ func (a *app) listPending(all []admin.PendingEntry, left string) error {
 		id, attempt := human.OneLine(p.ID, 40), strconv.Itoa(p.Attempt)
 		if p.BodyLost {
 			id, attempt = "(deleted)", "-"
+		}
+		if p.Cancelled {
+			attempt += ", cancelled"
 		}
 		entry := p.Entry
 		if p.Partition > 0 {

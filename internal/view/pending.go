@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // Pending is an entry that a consumer holds.
@@ -15,6 +17,7 @@ type Pending struct {
 	Consumer   string
 	Idle       time.Duration // since it was delivered or extended
 	Deliveries int64
+	Cancelled  bool // its message was, and the consumer is told
 }
 
 // PendingRange selects pending entries, from the oldest on. What is zero does not restrict, but for Count.
@@ -68,6 +71,7 @@ func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r 
 }
 
 func readPendingRow(r *row) Pending {
+	n, cancelled := lua.Deliveries(r.number("deliveries"))
 	return Pending{ID: r.entryID("id"), Consumer: r.text("consumer"), Idle: time.Duration(r.number("idle")) * time.Millisecond,
-		Deliveries: r.number("deliveries")}
+		Deliveries: n, Cancelled: cancelled}
 }

@@ -24,6 +24,7 @@ type Sighting struct {
 	Why        string `json:"why,omitempty"`        // why it is not delivered, or not done, in words for people
 	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
+	Cancelled  bool   `json:"cancelled,omitempty"`  // pending: the message was; the consumer is told, and ends it
 	// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
 	Before string `json:"before,omitempty"`
 }

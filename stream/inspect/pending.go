@@ -32,6 +32,7 @@ type PendingEntry struct {
 	// consumer extended it for the first time; else it is the first extension that was seen, or the last one.
 	HeldSince  time.Time `json:"held_since"`
 	Deliveries int64     `json:"deliveries"`
+	Cancelled  bool      `json:"cancelled,omitempty"` // the message was: the consumer is told, and ends it
 	Attempt    int       `json:"attempt,omitempty"`
 	BodyLost   bool      `json:"body_lost,omitempty"`
 }
@@ -40,7 +41,8 @@ type PendingEntry struct {
 func pendingEntryOf(partition int, p view.Pending, notes lua.HeldNotes, now time.Time) PendingEntry {
 	id, since := p.ID.String(), p.Since(notes, now)
 	return PendingEntry{Entry: id, Partition: partition, Consumer: p.Consumer, Idle: view.Millis(p.Idle),
-		Since: lua.EntryTime(id), Held: view.Millis(max(0, now.Sub(since))), HeldSince: since, Deliveries: p.Deliveries}
+		Since: lua.EntryTime(id), Held: view.Millis(max(0, now.Sub(since))), HeldSince: since, Deliveries: p.Deliveries,
+		Cancelled: p.Cancelled}
 }
 
 // PendingFilter selects pending entries. What is zero does not restrict.

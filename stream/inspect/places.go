@@ -279,7 +279,7 @@ func (l *locator) held(ctx context.Context, e lua.Entry, group string) error {
 	p := pendingEntryOf(l.partition, list[0], notes, now)
 	place := placeOf(StatePending, e)
 	place.Group, place.Consumer, place.Idle, place.Held, place.HeldSince = group, p.Consumer, p.Idle, p.Held, p.HeldSince
-	l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries})
+	l.add(ctx, Sighting{Place: place, For: e.For, Deliveries: p.Deliveries, Cancelled: p.Cancelled})
 	return nil
 }
 

@@ -168,7 +168,8 @@ func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record)
 	return give(r)
 }
 
-// held gives the pending list of a group, up to the entry that was its last.
+// held gives the pending list of a group, up to the entry that was its last. A message that was cancelled while a consumer holds
+// it is not given: nobody is to get it again.
 func (e *Export) held(ctx context.Context, key string, g view.GroupInfo, give func(Record) error) error {
 	size := view.NewPager()
 	for from := "-"; ; {
@@ -177,9 +178,11 @@ func (e *Export) held(ctx context.Context, key string, g view.GroupInfo, give fu
 		if err != nil {
 			return err
 		}
-		ids := make([]string, len(page))
-		for i, p := range page {
-			ids[i] = p.ID.String()
+		var ids []string
+		for _, p := range page {
+			if !p.Cancelled {
+				ids = append(ids, p.ID.String())
+			}
 		}
 		entries, bytes, err := view.ReadEach(ctx, e.c, key, ids)
 		if err != nil {
