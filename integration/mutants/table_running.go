@@ -16,8 +16,8 @@ var runningMutants = []mutant{
 	},
 	{
 		name: "a cancelled delivery without a body becomes a dead letter", file: "lua/reclaim.lua",
-		old:  "    if cancelled_among(holders, entry) then\n",
-		new:  "    if false then\n",
+		old:  "  if cancelled_among(holders, entry) then\n",
+		new:  "  if false then\n",
 		test: []string{"-run", "TestCancelAmongSeveralGroups", "./lua"},
 	},
 	{
