@@ -88,7 +88,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 		{"retry", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionRetry, "max_attempts", "no") },
 			"hget hset hset time type type xack xack xadd xdel xinfo|groups xpending xrange zadd zrange"},
 		{"dead-letter", delivered("g"), func(b *rig) { b.fail("g", held.EntryID, ActionDead, "dead_letter", "no") },
-			"hget time type type xack xack xadd xdel xinfo|groups xpending xrange zrange"},
+			"hget time type type xack xack xadd xdel xinfo|groups xpending xpending xrange zrange"},
 		{"extend", delivered("g"), func(b *rig) { b.extend("g", "c1", Held{Entry: held.EntryID, ID: "m"}) },
 			"hget time type xack xclaim xpending"},
 		{"cancel what is held", delivered("g"), func(b *rig) { b.cancelRunning("", "m") },
