@@ -30,7 +30,8 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 // Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and
 // every group that exists on an old one, at 0, before producers may use it; then Grow publishes the count; then it looks at
 // policy and groups once more, for what was changed meanwhile. With the count that is in force it only mends: repeat it after a
-// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup.
+// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup. It does not ask whether the queue
+// holds messages with a key, whose order a growth breaks: see CheckKeys.
 //
 // lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
 // About ten round trips per partition, of which several are under way at a time; passes on a full server.
