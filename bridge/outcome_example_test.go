@@ -26,7 +26,7 @@ func ExampleOutcomeOf() {
 		{ID: "order-42", Attempt: 2, Payload: []byte("4111")},
 	} {
 		outcome := bridge.OutcomeOf(charge(context.Background(), m))
-		fmt.Println(m.ID, outcome.Verdict, outcome.Delay, outcome.Err)
+		fmt.Println(m.ID, outcome.Action, outcome.Delay, outcome.Err)
 	}
 	// Output:
 	// order-41 dead_letter -1ns no card

@@ -31,7 +31,7 @@ const (
 //	}
 type Holder = producer.Holder
 
-// Cancellation is what CancelRunning did to a message.
+// Cancellation tells how CancelRunning ended a message.
 //
 //	type Cancellation struct {
 //		ID      string

@@ -87,28 +87,28 @@ func Snooze(d time.Duration) error { return stream.Snooze(d) }
 // for work that was never begun, by a worker that is about to stop.
 func Release(err error) error { return stream.Release(err) }
 
-// Outcome is what a handler asked for by the error that it returned.
+// Outcome tells what a handler asked for by the error that it returned.
 //
 //	type Outcome struct {
-//		Verdict Verdict
+//		Action Action
 //		// until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
 //		Delay time.Duration
 //		Err   error // the handler's own error; nil when it gave none
 //	}
 type Outcome = stream.Outcome
 
-// Verdict is the kind of an Outcome.
+// Action is what a worker does with a message after its handler returned.
 //
-//	type Verdict string
-type Verdict = stream.Verdict
+//	type Action string
+type Action = stream.Action
 
-// Verdicts, one for each way in which a handler may return.
+// Actions, one for each way in which a handler may return.
 const (
-	VerdictAcknowledge = stream.VerdictAcknowledge // nil
-	VerdictRetry       = stream.VerdictRetry       // any other error, and RetryAfter
-	VerdictDeadLetter  = stream.VerdictDeadLetter  // DeadLetter
-	VerdictSnooze      = stream.VerdictSnooze      // Snooze
-	VerdictRelease     = stream.VerdictRelease     // Release
+	ActionAcknowledge = stream.ActionAcknowledge // nil
+	ActionRetry       = stream.ActionRetry       // any other error, and RetryAfter
+	ActionDeadLetter  = stream.ActionDeadLetter  // DeadLetter
+	ActionSnooze      = stream.ActionSnooze      // Snooze
+	ActionRelease     = stream.ActionRelease     // Release
 )
 
 // OutcomeOf tells what a worker does with a message whose handler returned err. Tests of handlers use it.

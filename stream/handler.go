@@ -160,14 +160,14 @@ func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)
 func FailureOf(err error) lua.Failure {
 	outcome := OutcomeOf(err)
 	f := lua.Failure{Action: lua.ActionRetry, Delay: outcome.Delay, Reason: lua.ReasonMaxAttempts, Error: err.Error()}
-	switch outcome.Verdict {
-	case VerdictSnooze:
+	switch outcome.Action {
+	case ActionSnooze:
 		return lua.Failure{Action: lua.ActionSnooze, Delay: outcome.Delay, Reason: lua.ReasonMaxSnoozes}
-	case VerdictRelease:
+	case ActionRelease:
 		return lua.Failure{Action: lua.ActionRelease, Delay: -1}
-	case VerdictDeadLetter:
+	case ActionDeadLetter:
 		f.Action, f.Reason, f.Error = lua.ActionDead, lua.ReasonDeadLetter, outcome.Err.Error()
-	case VerdictRetry:
+	case ActionRetry:
 		f.Error = outcome.Err.Error()
 	}
 	return f

@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// Verdict is the kind of an Outcome.
-type Verdict string
+// Action is what a worker does with a message after its handler returned.
+type Action string
 
-// Verdicts, one for each way in which a handler may return.
+// Actions, one for each way in which a handler may return.
 const (
-	VerdictAcknowledge Verdict = "acknowledge" // nil
-	VerdictRetry       Verdict = "retry"       // any other error, and RetryAfter
-	VerdictDeadLetter  Verdict = "dead_letter" // DeadLetter
-	VerdictSnooze      Verdict = "snooze"      // Snooze
-	VerdictRelease     Verdict = "release"     // Release
+	ActionAcknowledge Action = "acknowledge" // nil
+	ActionRetry       Action = "retry"       // any other error, and RetryAfter
+	ActionDeadLetter  Action = "dead_letter" // DeadLetter
+	ActionSnooze      Action = "snooze"      // Snooze
+	ActionRelease     Action = "release"     // Release
 )
 
-// Outcome is what a handler asked for by the error that it returned.
+// Outcome tells what a handler asked for by the error that it returned.
 type Outcome struct {
-	Verdict Verdict
-	Delay   time.Duration // until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
-	Err     error         // the handler's own error; nil when it gave none
+	Action Action
+	Delay  time.Duration // until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
+	Err    error         // the handler's own error; nil when it gave none
 }
 
 // OutcomeOf tells what a worker does with a message whose handler returned err. Tests of handlers use it. Whether a retry becomes
@@ -33,15 +33,15 @@ func OutcomeOf(err error) Outcome {
 	var later *snooze
 	switch {
 	case err == nil:
-		return Outcome{Verdict: VerdictAcknowledge, Delay: -1}
+		return Outcome{Action: ActionAcknowledge, Delay: -1}
 	case errors.As(err, &later):
-		return Outcome{Verdict: VerdictSnooze, Delay: later.delay}
+		return Outcome{Action: ActionSnooze, Delay: later.delay}
 	case errors.As(err, &given):
-		return Outcome{Verdict: VerdictRelease, Delay: -1, Err: given.err}
+		return Outcome{Action: ActionRelease, Delay: -1, Err: given.err}
 	case errors.As(err, &dead):
-		return Outcome{Verdict: VerdictDeadLetter, Delay: -1, Err: dead.err}
+		return Outcome{Action: ActionDeadLetter, Delay: -1, Err: dead.err}
 	case errors.As(err, &after):
-		return Outcome{Verdict: VerdictRetry, Delay: after.delay, Err: after.err}
+		return Outcome{Action: ActionRetry, Delay: after.delay, Err: after.err}
 	}
-	return Outcome{Verdict: VerdictRetry, Delay: -1, Err: err}
+	return Outcome{Action: ActionRetry, Delay: -1, Err: err}
 }

@@ -16,7 +16,7 @@ import (
 // ErrNewBridge: a bridge is alive that knows keys of messages, so messages would wait for them again. Nothing was changed.
 var ErrNewBridge = errors.New("a bridge is alive that knows keys of messages")
 
-// RolledBack is what Rollback did, and what bridges of before will not do.
+// RolledBack counts what Rollback changed, and names the work that bridges of the release before leave undone.
 type RolledBack struct {
 	Released    int64 `json:"released"`    // messages that waited for their key, and are due when they were to be
 	Recurrences int64 `json:"recurrences"` // that nobody plans who knows none

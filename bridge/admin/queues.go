@@ -40,7 +40,7 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 	return had, err
 }
 
-// RolledBack is what RollBackQueue did, and what bridges of before will not do.
+// RolledBack counts what RollBackQueue changed, and names the work that bridges of the release before leave undone.
 //
 //	type RolledBack struct {
 //		Released    int64 // messages that waited for their key, and are due when they were to be

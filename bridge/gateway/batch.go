@@ -167,7 +167,7 @@ func (b *blanks) tooMany(size int64) bool {
 
 var errBlank = malformed("there are more empty lines than a stream may hold")
 
-// lastWordOf is what a caller is told of an error of the body.
+// lastWordOf turns an error of the body into the error that the caller gets.
 func lastWordOf(err error) error {
 	if errors.Is(err, errBlank) {
 		return err

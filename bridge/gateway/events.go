@@ -185,7 +185,7 @@ func (s *sink) write(text []byte) error {
 	return s.rc.Flush()
 }
 
-// interest is what somebody wants to be told of.
+// interest names the queues that a listener wants to hear of.
 type interest struct {
 	only  []string // nil = all that the token is for
 	grant *access.Grant
@@ -195,7 +195,7 @@ func (i interest) in(queue string) bool {
 	return (i.only == nil || slices.Contains(i.only, queue)) && i.grant.May(access.Operate, queue)
 }
 
-// sight is what was seen of all queues that somebody wanted to be told of, or why it was not.
+// sight holds the last look at all queues that listeners want to hear of, or the error of that look.
 type sight struct {
 	at     time.Time
 	asked  int // which listeners there were: how many had come

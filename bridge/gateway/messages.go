@@ -25,7 +25,7 @@ func get(c *call) (int, any, error) {
 	return http.StatusOK, found{c.queue, c.id(), places}, err
 }
 
-// withdrawn is what became of a message that was cancelled wherever it is.
+// withdrawn is the answer to a cancel that also reaches what is ready or held.
 type withdrawn struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`

@@ -266,8 +266,8 @@ func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
 	}
 }
 
-// Empty lines cost no rate and much work: 65 KB of gzip took twelve seconds of a processor. A few between messages are what some
-// programs write. A line that is too long costs as many messages as it has lengths of one.
+// Empty lines cost no rate and much work: 65 KB of gzip took twelve seconds of a processor. Some programs write a few between
+// messages. A line that is too long costs as many messages as it has lengths of one.
 func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

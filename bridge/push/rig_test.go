@@ -155,7 +155,7 @@ func (g *rig) schedule(queue string, messages ...bridge.NewMessage) {
 	}
 }
 
-// schedulePoison schedules so many messages, of which the oldest are poison for a target.
+// schedulePoison schedules messages; the oldest of them are poison for a target.
 func (g *rig) schedulePoison(queue string, poison, all int) {
 	g.t.Helper()
 	batch := make([]bridge.NewMessage, all)

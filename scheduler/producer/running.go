@@ -35,7 +35,7 @@ type Holder struct {
 	Consumer string `json:"consumer"`
 }
 
-// Cancellation is what CancelRunning did to a message.
+// Cancellation tells how CancelRunning ended a message.
 type Cancellation struct {
 	ID      string
 	Verdict CancelVerdict

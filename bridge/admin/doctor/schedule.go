@@ -91,7 +91,7 @@ func (l *look) emptyOf(p place, notes []string) (empty []string) {
 }
 
 // keysServed finds messages that wait for their key while only bridges live that do not say that they know keys. Where no bridge
-// lives at all, that is what is found.
+// lives at all, the finding about bridges says so.
 func (l *look) keysServed(p place) {
 	l.twice(func(l *look) *Finding {
 		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
