@@ -121,7 +121,7 @@ var provenElsewhere = map[string]string{
 }
 
 var (
-	abilityRow = regexp.MustCompile("(?m)^\\| ([a-z-]+) \\|(.*)\\| ([^|]+) \\|$")
+	abilityRow = regexp.MustCompile(`(?m)^\| ([a-z-]+) \|(.*)\| ([^|]+) \|$`)
 	alsoRow    = regexp.MustCompile("(?m)^\\| `[^`]+` \\| (.+) \\|$")
 )
 
