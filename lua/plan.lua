@@ -17,7 +17,7 @@
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: verdict (1 = planned, 0 = something else is remembered), plan (string, what is remembered now)
 -- Complexity: O(log n) per occurrence, n = scheduled messages
--- If a command fails here: the first write is one that a full server refuses, and then nothing was planned; refused later, the same occurrences are planned again under the same IDs.
+-- If a command fails here: the first write is one that a full server refuses, and then nothing was planned; refused later, the same occurrences are planned again under the same IDs, and those that were added already are taken for somebody's own: they are delivered, and not taken back with the recurrence.
 -- Run twice: harmless; the second run finds that something else is remembered.
 local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)

@@ -129,7 +129,7 @@ end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 local notes = tonumber(ARGV[10] or 0) -- older bridges send none
-if notes > 0 then note_held(calm, leases, k.stream, group, tonumber(min_idle), notes) end
+if notes > 0 then pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) end -- nothing depends on them
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 if more and cursor == '0-0' then cursor = '0-1' end

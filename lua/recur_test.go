@@ -306,7 +306,8 @@ func TestMuchIsTakenBackInSteps(t *testing.T) {
 			return r.TakenBack, err
 		}},
 		"a removal": {func() (int, error) {
-			reply, err := removeRecurrenceScript.integers(b.ctx, few, b.k.ofRecurrences(), []string{"r", ""}, 2, Durability{})
+			reply, err := removeRecurrenceScript.integers(b.ctx, few, b.k.ofRecurrences(), []string{"r", "", "", ""}, 2,
+				Durability{})
 			redistest.Want(b, "a removal", reply[0], int64(notReached))
 			return int(reply[1]), err
 		}, func() (int, error) {

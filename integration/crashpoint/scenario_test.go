@@ -302,6 +302,31 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "redrive", state: "of another partition: added by an earlier call, and new",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				moved := func(id, letter string) lua.Redrive {
+					return lua.Redrive{Letter: letter, When: hour, Moved: []lua.FieldValue{
+						{Field: "id", Value: id}, {Field: "payload", Value: body(id)}, {Field: "h:of", Value: id},
+						{Field: "group", Value: "a"}, {Field: "reason", Value: "dead_letter"}}}
+				}
+				_, err := lua.RedriveDead(s.ctx, s.c, s.k, []lua.Redrive{moved("added", "1000-0")})
+				s.must(err)
+				s.owe("a", "added", delivered, delivered)
+				s.owe("a", "new", delivered|gone, delivered) // its letter is deleted where it is once this call has answered
+				return func(c rueidis.Client) error {
+					outcomes, err := lua.RedriveDead(s.ctx, c, s.k,
+						[]lua.Redrive{moved("added", "1000-0"), moved("new", "2000-0")})
+					if err == nil && !slices.Equal(outcomes, []lua.Redriven{lua.RedriveScheduled, lua.RedriveScheduled}) {
+						err = fmt.Errorf("outcomes %v", outcomes)
+					}
+					return err
+				}
+			}, after: func(s *scene) {
+				if n := s.number("ZCARD", s.k.Due); n != 2 {
+					s.Errorf("%d messages are scheduled", n)
+				}
+			}},
 	}
 }
 
@@ -501,6 +526,30 @@ func exits() []scenario {
 			return func(c rueidis.Client) error {
 				_, err := lua.Reclaim(s.ctx, c, s.k, lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100,
 					MaxBytes: 1 << 20, MinIdle: time.Hour, Shortest: time.Hour})
+				return err
+			}
+		}},
+		{script: "reclaim", state: "notes since when entries are held", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("abandoned", "+0"), item("leased", "+0"), item("ended", "+0"))
+			held := s.hold("a", "c1")
+			s.send(item("held", "+0"))
+			s.hold("a", "c2")
+			s.do("ZADD", s.k.Leases, "4102444800000", "1000"+lua.Separator+held["leased"].Entry+lua.Separator+"a")
+			notes := lua.ReclaimArgs{Group: "a", Attempts: attempts, Limit: 100, MaxBytes: 1 << 20, MinIdle: time.Hour,
+				Notes: 100}
+			_, err := lua.Reclaim(s.ctx, s.c, s.k, notes)
+			s.must(err)
+			s.do("XACK", s.k.Stream, "a", held["ended"].Entry)
+			s.do("XCLAIM", s.k.Stream, "a", "c1", "0", held["abandoned"].Entry, "IDLE", "7200000", "JUSTID")
+			s.owed[address{"a", "abandoned"}] = debt{delivered, delivered, 3}
+			s.owe("a", "leased", delivered, delivered)
+			s.owe("a", "held", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.Reclaim(s.ctx, c, s.k, notes)
+				if err != nil && s.refusedIn("reclaim") == "lib/held" {
+					s.Errorf("notes, which nothing depends on, ended the call: %v", err)
+				}
 				return err
 			}
 		}},

@@ -20,8 +20,6 @@ var reliedOn = map[string]string{
 	"enqueue call HDEL": "follows ZADD of the same message",
 	"retry call HSET":   "follows XACK, which took the entries of the call out of the pending list",
 	"retry call ZADD":   "follows XACK, which took the entries of the call out of the pending list",
-	"retry call XACK":   "follows XADD of a dead letter, for an entry that someone else took meanwhile",
-	"retry call XDEL":   "follows XADD of a dead letter, for an entry that someone else took meanwhile",
 	"reclaim call HSET": "follows XACK, which took the entry out of the pending list",
 	"reclaim call ZADD": "follows XACK, which took the entry out of the pending list",
 	"redrive call HSET": "follows XDEL, which took the letter out of the dead",
@@ -56,6 +54,17 @@ func (s *scene) noted() (step, bool) {
 	}
 	at.clean = wrote == "clean"
 	return at, true
+}
+
+// refusedIn returns the file of the command that was refused in a script; "" = none was.
+func (s *scene) refusedIn(script string) string {
+	m := s.do("GET", s.note)
+	text, _ := m.ToString()
+	var n int
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		return ""
+	}
+	return sitesOf(s, script)[n].file
 }
 
 // Every command of every script is refused once, in two ways of going on: nobody repeats the call, or its caller does. Whatever

@@ -102,6 +102,7 @@ const preamble = `local redis = (function(server)
   local refusal = {err = 'ERR refused by the test'}
   return {
     error_reply = server.error_reply,
+    sha1hex = server.sha1hex,
     call = function(site, ...)
       if reached(site, 'call', ...) then error(refusal) end
       return server.call(...)

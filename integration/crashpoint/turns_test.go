@@ -2,6 +2,7 @@ package crashpoint
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -91,6 +92,22 @@ func turns() []scenario {
 					return err
 				}
 			}},
+		{script: "enqueue", state: "retries of an export, which hold their keys here, too",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.busy("held", "h")
+				s.owe("a", "held", delivered, delivered)
+				var items []lua.Item
+				for id, key := range map[string]string{"free": "k", "later": "h"} { // another message holds that key
+					items = append(items, lua.Item{ID: id + lua.Separator + "a" + lua.Separator + "1000-1", When: hour,
+						Payload: []byte(body(id)), Meta: fmt.Sprintf(`{"id":%q,"for":"a","attempt":"2","key":%q,"h:of":%q}`, id, key, id)})
+					s.owe("a", id, delivered|gone, delivered)
+				}
+				return func(c rueidis.Client) error {
+					_, err := lua.Enqueue(s.ctx, c, s.k, lua.Token{Name: "t", Window: time.Minute}, items, lua.Durability{})
+					return err
+				}
+			}},
 		{script: "ack", state: "with keys, the last group and one of two", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a", "b")
 			held := s.busy("last", "k", "half", "h")
@@ -170,6 +187,24 @@ func turns() []scenario {
 				return err
 			}
 		}},
+		{script: "cancel", state: "with keys: a retry that holds one, and one that waits",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				held := s.busy("failed", "k", "held", "h")
+				s.fails(held["failed"], time.Hour)
+				s.owe("a", "failed", delivered|gone, gone)
+				s.owe("a", "held", delivered, delivered)
+				s.owe("a", "behind held", delivered|gone, gone)
+				return func(c rueidis.Client) error {
+					_, err := lua.Cancel(s.ctx, c, s.k, []string{retryMember("failed", held["failed"]), "behind held"},
+						lua.Durability{})
+					return err
+				}
+			}, after: func(s *scene) {
+				if s.number("EXISTS", s.k.Turns) == 0 {
+					s.Error("nobody holds a key")
+				}
+			}},
 		{script: "pass_turns", state: "done with, deleted, and not in line", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			held := s.busy("done", "d", "retried", "r", "held", "h", "in line", "l")
@@ -185,5 +220,27 @@ func turns() []scenario {
 				return err
 			}
 		}},
+		{script: "pass_turns", state: "places that nobody is in, behind a message that is held",
+			prepare: func(s *scene) func(rueidis.Client) error {
+				s.group("a")
+				s.busy("held", "h")
+				s.send(keyed("deleted", "h", hour), keyed("moved", "h", hour))
+				s.do("ZADD", s.k.Due, "XX", "1001", "deleted", "1002", "moved")
+				s.drain()
+				s.do("ZREM", s.k.Due, "deleted") // by plain commands, which know nothing of places
+				s.do("HDEL", s.k.Payload, "deleted")
+				s.do("HDEL", s.k.Meta, "deleted")
+				s.do("ZADD", s.k.Due, "XX", "1003", "moved")
+				s.owe("a", "held", delivered, delivered)
+				s.owe("a", "moved", delivered, delivered)
+				return func(c rueidis.Client) error {
+					_, err := lua.PassTurns(s.ctx, c, s.k, lua.TurnsPassed{}, 100)
+					return err
+				}
+			}, after: func(s *scene) {
+				if n := s.number("ZCARD", s.k.Turns); n != 2 { // who holds the key, and who waits for it
+					s.Errorf("%d members of turns", n)
+				}
+			}},
 	}
 }

@@ -14,9 +14,9 @@ var mutants = []mutant{
 		test: campaign,
 	},
 	{
-		name: "dead-lettering does not ask whether its XACK was the one", file: "lua/lib/exit.lua",
-		old:  "  if not acked and redis.call('XACK', k.stream, group, entry) == 0 then\n",
-		new:  "  if not acked and redis.call('XACK', k.stream, group, entry) < 0 then\n",
+		name: "dead-lettering does not ask whether its entry is pending", file: "lua/lib/exit.lua",
+		old:  "if pending.err or not pending[1] then return LOST end\n",
+		new:  "if pending.err then return LOST end\n",
 		test: campaign,
 	},
 	{

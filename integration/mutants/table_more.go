@@ -351,6 +351,12 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestLooksOfBridgesNote", "./lua"},
 	},
 	{
+		name: "a refused note ends a pass of reclaim", file: "lua/reclaim.lua",
+		old:  "pcall(note_held, calm, ",
+		new:  "note_held(calm, ",
+		test: []string{"-run", "TestEveryScriptStepFails/reclaim", "./integration/crashpoint"},
+	},
+	{
 		name: "notes of groups that hold nothing stay", file: "stream/keeper/reclaimer.go",
 		old:  "stale = stale || !holds(group)",
 		new:  "stale = stale || group == \"\"",

@@ -100,7 +100,7 @@ var turnsMutants = []mutant{
 	},
 	{
 		name: "a late dead letter makes a stream", file: "lua/lib/exit.lua",
-		old:  "if not acked and (pending.err or not pending[1]) then return LOST end",
+		old:  "if pending.err or not pending[1] then return LOST end",
 		new:  "",
 		test: []string{"-run", "TestCallsAboutNothingMakeNoKey", "./lua"},
 	},

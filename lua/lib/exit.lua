@@ -9,20 +9,20 @@ end
 local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, CANCELLED, STUCK = 0, 1, 2, 3, 4, 5, 6, -1
 local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- as a history tells it
 
--- Adds a dead letter, then takes the entry out of the pending list; takes the letter back when someone else was first.
+-- Adds a dead letter, then takes the entry out of the pending list. acked: it is out of it already.
 -- Adding first, because a full stream of dead letters must leave the entry pending. Nothing is added for an entry that is not pending: a stream
 -- that a letter was taken back from stays, empty, also of a queue that never was.
 local function bury(k, group, entry, values, acked)
   local consumer, idle
   if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
-  local pending = acked or redis.pcall('XPENDING', k.stream, group, entry, entry, 1)
-  if not acked and (pending.err or not pending[1]) then return LOST end
+  if not acked then
+    local pending = redis.pcall('XPENDING', k.stream, group, entry, entry, 1)
+    if pending.err and not string.find(pending.err, 'NOGROUP', 1, true) then return STUCK, pending.err end -- it may well be pending
+    if pending.err or not pending[1] then return LOST end
+  end
   local letter = redis.pcall('XADD', k.dead, '*', unpack(values))
   if type(letter) == 'table' and letter.err then return STUCK, letter.err end
-  if not acked and redis.call('XACK', k.stream, group, entry) == 0 then
-    redis.call('XDEL', k.dead, letter)
-    return LOST
-  end
+  if not acked then redis.call('XACK', k.stream, group, entry) end
   if k.story then note_values(k.story, 'dead', 'letter', letter, values, consumer, idle) end
   return BURIED
 end
