@@ -30,6 +30,8 @@ if last == '' then
   if not newest then return {'', '0-0'} end
   last, bytes = newest[1], bytes_of(newest[2])
 end
+redis.call('XDEL', stream, '0-0') -- deletes nothing, and opens a full server for the rest
+-- Everything is known before the first write.
 local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
 
@@ -81,8 +83,6 @@ while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: 
   looked, bytes = looked + 1, bytes + bytes_of(one[2])
   if cursor == '' then break end
 end
-redis.call('XDEL', stream, '0-0') -- deletes nothing, and opens a full server for the rest
--- Everything is known before the first write.
 local reply, k = {cursor, last}, {due = due, turns = turns, wake = wake, held = {}}
 
 local function answer(plan, of, verdict, consumer)
