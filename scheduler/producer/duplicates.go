@@ -82,11 +82,13 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 			seen.refused = err
 		}
 	}
-	var looks sync.WaitGroup
-	for partition, messages := range places {
+	for _, messages := range places {
 		for _, m := range messages {
 			sightings[m.at] = cmp.Or(sightings[m.at], &sighting{})
 		}
+	}
+	var looks sync.WaitGroup
+	for partition, messages := range places { // from here on the looks read the map
 		keys := p.keys(lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
 			var held []holding
