@@ -15,7 +15,7 @@ var effects = map[string]string{
 	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
 	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
-	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets",
+	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets", "duestream queue rollback": "moves",
 	"duestream recur": "reads", "duestream recur add": "sets", "duestream recur list": "reads", "duestream recur show": "reads",
 	"duestream recur pause": "sets", "duestream recur resume": "sets", "duestream recur run": "adds", "duestream recur rm": "named",
 	"duestream recur apply": "sets",

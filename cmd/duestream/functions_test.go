@@ -16,7 +16,7 @@ const (
 	olderLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
 		"callback=function() return {'protocol', '1', 'release', 'v0.0.1', 'source', 'abc'} end}\n"
 	newerLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
-		"callback=function() return {'protocol', '1', 'release', 'v99.0.0', 'source', 'abc'} end}\n"
+		"callback=function() return {'protocol', '1', 'release', 'v99.0.0', 'source', 'abc', 'level', '99'} end}\n"
 	foreignLibrary = "#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n"
 )
 
@@ -81,7 +81,7 @@ func TestNewerFunctionsStay(t *testing.T) {
 	t.Cleanup(func() { version = released })
 	c := newCLIOn(t, redistest.Own(t))
 	c.s.Do(t, "FUNCTION", "LOAD", newerLibrary)
-	c.fails(exitFailure, []string{"the functions there are newer: release v99.0.0", "hint: clients may rely on the newer ones"}, "functions", "load")
+	c.fails(exitFailure, []string{"release v99.0.0 of level 99, and this program has level ", "hint: clients may rely on the newer ones"}, "functions", "load")
 	if out := c.ok("functions", "load", "--force"); !strings.Contains(out, "replaced  v99.0.0 (abc) → v1.2.3 (") {
 		t.Error(out)
 	}
