@@ -223,10 +223,21 @@ func TestCallsAboutNothingMakeNoKey(t *testing.T) {
 		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease, ActionSnooze} {
 			out, err := Retry(b.ctx, b.c, b.k, "g", policy, []Failure{
 				{Held: Held{Entry: "5-5", ID: "m"}, Action: action, Delay: time.Second, Reason: "x", Error: "y"}})
-			if err == nil {
-				redistest.Want(b, string(action), out[0], Lost)
+			if err != nil {
+				b.Fatalf("%s for a group that is gone: %v", action, err)
 			}
+			redistest.Want(b, string(action), out[0], Lost)
 			none(string(action))
+		}
+		// The group is there, and the entry is not pending.
+		b.groups("g")
+		for _, action := range []Action{ActionRetry, ActionDead, ActionRelease, ActionSnooze} {
+			redistest.Want(b, "late "+string(action), b.retry("g", policy, Failure{Held: Held{Entry: "5-5", ID: "m"},
+				Action: action, Delay: time.Second, Reason: "x", Error: "y"}), Lost)
+			if b.count("EXISTS", b.k.Dead) != 0 {
+				b.Errorf("late %s made %s", action, b.k.Dead)
+				b.do("DEL", b.k.Dead)
+			}
 		}
 	})
 }

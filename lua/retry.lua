@@ -46,7 +46,7 @@ local bodies, read = bodies_of(k.stream, entries)
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
   local how = {id = args[i + 1], action = args[i + 2], trace = traces[n], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
-  how.cancelled = how.action == 'cancel' or cancelled_among(redis.call('XPENDING', k.stream, group, entry, entry, 1), entry)
+  how.cancelled = how.action == 'cancel' or cancelled_among(pending_of(k.stream, group, entry), entry)
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
 local verdicts, failed = carry_out(k, group, entries, plans)

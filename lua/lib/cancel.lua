@@ -13,3 +13,11 @@ local function cancelled_among(pending, entry)
   end
   return false
 end
+
+-- The pending entry of a group, as XPENDING lists it: one row, or none. A group that is gone holds nothing.
+local function pending_of(stream, group, entry)
+  local pending = redis.pcall('XPENDING', stream, group, entry, entry, 1)
+  if pending.err and string.find(pending.err, 'NOGROUP', 1, true) then return {} end
+  if pending.err then error(pending) end
+  return pending
+end
