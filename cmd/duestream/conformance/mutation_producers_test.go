@@ -61,7 +61,8 @@ var pythonProducers = []mutation{
 `, `            self.look_again = time.monotonic() + 1e9
 `, "partitions-grow", "partitions-grow").in("python/duestream.py"),
 	plainPython("uses the first partition count for ever", `return max(self.counts)`, `return sorted(self.counts)[:2][-1]`, "partitions-grow", "partitions-grow").in("python/duestream.py"),
-	plainPython("stops at a broken connection", `            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError) as err:`, `            except redis.ReadOnlyError as err:`, "request-lost", "request-lost", "reply-lost"),
+	plainPython("stops at a broken connection", `            except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, redis.InvalidResponse) as err:`,
+		`            except redis.ReadOnlyError as err:`, "request-lost", "request-lost", "reply-lost"),
 	plainPython("says ok when the connection broke", `                if time.monotonic() + delay > end:
                     raise`, `                if args:
                     return []`, "request-lost", "answers-the-truth"),

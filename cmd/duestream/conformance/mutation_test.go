@@ -55,6 +55,21 @@ func TestBrokenProducersAreRefused(t *testing.T) {
 	refuse(t, Producer, all)
 }
 
+// A day runs a sample of the mutations only, so one whose text was no longer in its program went unseen for weeks.
+func TestEveryMutationChangesItsProgram(t *testing.T) {
+	t.Parallel()
+	for _, m := range slices.Concat(pythonWorkers, nodeWorkers, shellWorkers, pythonProducers, nodeProducers, shellProducers,
+		sparedProducers) {
+		text, err := os.ReadFile(filepath.Join("../../../examples", m.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), m.old); n != 1 || m.old == m.new {
+			t.Errorf("%s: %s: the text to be replaced is there %d times", m.file, m.breaks, n)
+		}
+	}
+}
+
 func isOutage(name string) bool { return name == "outage" }
 
 // refuse runs the kit on mutations of a kind of program. They share two servers: one with the functions library, one without.

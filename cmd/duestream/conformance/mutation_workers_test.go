@@ -173,7 +173,7 @@ var pythonWorkers = []mutation{
 	},
 	{
 		breaks: "ignores the defaults", file: "python/duestream.py",
-		old: ", default.get(name.encode()))", new: ")",
+		old: ", default.get(name.encode())\n", new: "\n",
 		cases: []string{"extend"}, rules: []string{"extend"},
 	},
 	{
