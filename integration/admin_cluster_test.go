@@ -97,6 +97,10 @@ func (o *operator) abilities() []ability {
 			samples, err := a.Watcher().Look(ctx)
 			return want(err, "queues", len(samples), 1)
 		}},
+		{"Watcher.LookAt", func(ctx context.Context) error {
+			samples, err := a.Watcher().LookAt(ctx, func(name string) bool { return name != queue })
+			return want(err, "queues that are not wanted", len(samples), 0)
+		}},
 		{"Admin.ServerLoad", func(ctx context.Context) error {
 			load, err := a.ServerLoad(ctx)
 			return want(err, "servers", load.Servers, 3)
@@ -305,6 +309,17 @@ func (o *operator) abilities() []ability {
 		}},
 		{"Admin.DeleteFunctions", func(ctx context.Context) error {
 			_, err := a.DeleteFunctions(ctx, "v1.0.0", false)
+			return err
+		}},
+		{"Admin.AllowOldBridges", func(ctx context.Context) error {
+			names, err := a.AllowOldBridges().Queues(ctx)
+			return want(err, "no queues", len(names) == 0, false)
+		}},
+		{"Admin.RollBackQueue", func(ctx context.Context) error {
+			if _, err := a.RollBackQueue(ctx, queue, false); !errors.Is(err, admin.ErrNewBridge) {
+				return fmt.Errorf("beside a bridge of this release: %w", err)
+			}
+			_, err := a.RollBackQueue(ctx, queue, true)
 			return err
 		}},
 		{"Admin.DeleteQueue", func(ctx context.Context) error {
