@@ -6,7 +6,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// CancelVerdict says what CancelRunning did to a message.
+// CancelVerdict tells how CancelRunning ended a message, or why it did not.
 //
 //	type CancelVerdict string
 type CancelVerdict = producer.CancelVerdict
@@ -19,7 +19,7 @@ const (
 	VerdictCancelling = producer.Cancelling
 	// VerdictNotFound: nothing of it waits, is ready, or is held.
 	VerdictNotFound = producer.NotFound
-	// VerdictUnread: one group was asked for. It has not read the message yet, and another group needs it, so it stays.
+	// VerdictUnread: the message stays, because the given group has not read it yet and another group needs it.
 	VerdictUnread = producer.Unread
 )
 

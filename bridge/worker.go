@@ -97,7 +97,7 @@ func Release(err error) error { return stream.Release(err) }
 //	}
 type Outcome = stream.Outcome
 
-// Action is what a worker does with a message after its handler returned.
+// Action names the next step of a message after its handler returned.
 //
 //	type Action string
 type Action = stream.Action

@@ -160,7 +160,7 @@ func manyNames(n int) (names []string) {
 	return names
 }
 
-// count is what an administrator's command with a number as its answer says.
+// count runs a command as administrator and returns the number that it answers.
 func (a *asUser) count(args ...string) int64 {
 	n, _ := a.do(args...).AsInt64()
 	return n

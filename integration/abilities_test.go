@@ -131,7 +131,7 @@ type abilitiesOf struct {
 	can        []string
 }
 
-// name is what an ability of the row is called here.
+// name returns the key of an ability of the row in the table of steps.
 func (r abilitiesOf) name(can string) string {
 	if r.also == "" {
 		return r.user + ": " + can

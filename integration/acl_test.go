@@ -239,8 +239,8 @@ func (g *guests) deniedNothing(users ...string) {
 	}
 }
 
-// denials returns what the server's own log says that a login was denied. Introductions of client libraries are optional, and so
-// is what they clear a connection with that was used for a transaction.
+// denials returns what the server's own log says that a login was denied. It leaves out optional commands: those by which
+// client libraries introduce themselves, and those by which they clear a connection after a transaction.
 func (g *guests) denials(t *testing.T, login string) (denied []string) {
 	t.Helper()
 	log, err := g.do("ACL", "LOG", "128").ToArray()

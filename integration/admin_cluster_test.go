@@ -38,7 +38,7 @@ type operator struct {
 	stop    func() // the worker
 }
 
-// want returns an error unless what was counted is what it should be.
+// want returns an error that names both values when got differs from want.
 func want(err error, what string, got, want any) error {
 	if err == nil && !reflect.DeepEqual(got, want) {
 		err = fmt.Errorf("%s: got %v, want %v", what, got, want)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Action is what a worker does with a message after its handler returned.
+// Action names the next step of a message after its handler returned.
 type Action string
 
 // Actions, one for each way in which a handler may return.

@@ -82,7 +82,7 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 	c.fails(exitInvalid, nil, "cancel", "q", "b", "--retries", "--group", "g")
 }
 
-// With --running a message is cancelled wherever it is, and the verdict of each says what that means.
+// With --running a message is cancelled wherever it is. Each message gets a verdict.
 func TestCancelRunning(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

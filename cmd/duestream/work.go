@@ -85,7 +85,7 @@ What the command prints is passed through. Its exit code decides:
 The command leads a process group, which gets SIGTERM, and SIGKILL after --kill-after,
 when its time is over (a failed attempt), when the delivery is lost to another worker,
 or when this process must stop (the message is delivered again, and no attempt counted).
-Its time is what the message says (schedule --handler-timeout), else the policy (queue
+The message sets its time limit (schedule --handler-timeout), else the policy (queue
 set handler_timeout=), else --timeout. Without any of them a command that hangs keeps its
 message, its place and its key for ever: set one, to a few times what the command takes.
 A command that was told to stop counts as not done, whatever its exit code. When the

@@ -218,7 +218,7 @@ func (q *Queue) clearPlaces(behind string, limit int, t *lua.TurnsPassed) {
 	}
 }
 
-// retryMember is what the member of a retry ends in.
+// retryMember matches the end of the name of a retry in the schedule.
 var retryMember = regexp.MustCompile(lua.Separator + `\d+-\d+$`)
 
 // holdKey has a retry that comes from elsewhere hold its key, unless another message does, or the next one passes a retry.

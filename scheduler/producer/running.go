@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// CancelVerdict says what a call that cancels running messages did to one of them.
+// CancelVerdict tells how CancelRunning ended a message, or why it did not.
 type CancelVerdict string
 
 // Verdicts, of which the first that is true counts.
