@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
@@ -199,17 +200,21 @@ func settle(c *call) (int, any, error) {
 		}
 	}
 	results := make([]settled, len(all))
-	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one queue
-	// keeps no other from being settled.
-	var failed error
-	for _, some := range []func([]settling, []settled) error{c.extend, c.acknowledge, c.fail} {
-		err := some(all, results)
-		if errors.Is(err, bridge.ErrInvalid) || lua.Temporary(err) {
-			return 0, nil, err
-		}
-		failed = errors.Join(failed, err)
+	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one queue, or
+	// with its server, keeps no other from being settled.
+	failed := c.extend(all, results)
+	if errors.Is(failed, bridge.ErrInvalid) {
+		return 0, nil, failed
 	}
-	return http.StatusOK, map[string]any{"settled": results}, failed
+	var acknowledged, failures error
+	var settling sync.WaitGroup
+	settling.Go(func() { acknowledged = c.acknowledge(all, results) })
+	settling.Go(func() { failures = c.fail(all, results) })
+	settling.Wait()
+	if failed = errors.Join(failed, acknowledged, failures); failed != nil {
+		return 0, nil, failed
+	}
+	return http.StatusOK, map[string]any{"settled": results}, nil
 }
 
 func (s *settling) check() (err error) {

@@ -10,9 +10,21 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a queue that fails keeps others from being read", file: "stream/pull/pull.go",
-		old:  "if ctx.Err() != nil || lua.Temporary(err) {",
-		new:  "if err != nil {",
+		old:  "errs = append(errs, err)\n\t\t\t\tbreak",
+		new:  "return found, err",
 		test: []string{"-run", "TestOneQueueThatFails", "./stream/pull"},
+	},
+	{
+		name: "a master that is away keeps others from being read", file: "stream/pull/pull.go",
+		old:  "left = p.probe(ctx, left)",
+		new:  "return found, err",
+		test: []string{"-run", "TestAMasterThatIsAwayKeepsNothingOfOtherQueues", "./stream/pull"},
+	},
+	{
+		name: "a poll never comes back to a master that was away", file: "stream/pull/pull.go",
+		old:  "if lua.Temporary(missing) && again.Before(deadline) {",
+		new:  "if false {",
+		test: []string{"-run", "TestAPollSeesTheMasterThatComesBack", "./stream/pull"},
 	},
 	{
 		name: "a token holds an ID that is not UTF-8", file: "stream/pull/token.go",
@@ -52,8 +64,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a queue of another type keeps the others from everybody", file: "bridge/gateway/lmstfy/consume.go",
-		old:  "(len(r.Queues) == 1 || !errors.Is(err, bridge.ErrWrongType))",
-		new:  "true",
+		old:  "len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType):",
+		new:  "false:",
 		test: []string{"-run", "TestAQueueOfAnotherTypeIsPassedOver", "./bridge/gateway/lmstfy"},
 	},
 	{
@@ -70,8 +82,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "who settles for a group that is gone settles nothing", file: "stream/pull/settle.go",
-		old:  "case err == nil, errors.Is(err, lua.ErrNoGroup):",
-		new:  "case err == nil:",
+		old:  "if err := settle(b); !errors.Is(err, lua.ErrNoGroup) {",
+		new:  "if err := settle(b); true {",
 		test: []string{"-run", "TestAQueueThatFailsKeepsNoOther", "./stream/pull"},
 	},
 	{

@@ -140,22 +140,28 @@ func (r *Request) order() []string {
 // Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. When ctx ends
 // what it was given is given back, with the attempt it had, and the error is that of ctx.
 //
-// Of several queues those are asked that can be: what is wrong with others is told when there is nothing, and by the log.
+// Of several queues, and of the partitions of a queue, those are asked that can be. What is wrong with others is told when there
+// is nothing, and by the log; that they cannot be reached is told when none can.
 //
 // Errors: ErrInvalid, and what Redis being away, full of other types or closed to this user makes of a call.
 func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
 	}
-	lines, err := p.linesOf(ctx, &r)
-	if err != nil {
+	lines, missing, err := p.linesOf(ctx, &r)
+	switch {
+	case err != nil:
 		return nil, err
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case len(lines) == 0:
+		return nil, missing
 	}
-	deadline := time.Now().Add(r.Wait)
+	deadline, again := time.Now().Add(r.Wait), time.Now().Add(stream.PolicyInterval)
 	w := p.newWaiter(lines)
 	defer p.release(w)
 	for {
-		found, err := p.try(ctx, &r, lines)
+		found, err := p.try(ctx, &r, w.lines)
 		switch {
 		case ctx.Err() != nil:
 			p.GiveBack(ctx, found)
@@ -165,11 +171,22 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 		case err != nil && !(w.waited && lua.Temporary(err)) && !(len(r.Queues) > 1 && !lua.Temporary(err)):
 			return nil, err
 		}
-		if !p.wait(ctx, w, deadline) {
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
+		until := deadline
+		if lua.Temporary(missing) && again.Before(deadline) {
+			until = again
+		}
+		switch woken := p.wait(ctx, w, until); {
+		case woken:
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case until == deadline:
 			return nil, err
+		default: // queues that could not be reached when the wait began
+			if lines, missing, err = p.linesOf(ctx, &r); err != nil {
+				return nil, err
+			}
+			again = time.Now().Add(stream.PolicyInterval)
+			p.readsAlso(w, lines)
 		}
 	}
 }
@@ -180,13 +197,18 @@ const mostBytes = 4 << 20
 // try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
 // what was found is to be settled: its caller is to have the rest. A stream that gave what it had is not asked again for what
 // came meanwhile: under a steady flow that would keep what was found from its caller, and the next one who waits is woken for it.
+//
+// When a server cannot be reached, those streams are asked whose servers can, and it is an error when there are none.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, failed error) {
 	var since time.Time
+	var errs []error
 	bytes := 0
 	enough := func() bool {
 		return len(found) >= r.Count || bytes >= mostBytes || len(found) > 0 && time.Since(since) > found[0].Within/10
 	}
-	for _, l := range lines {
+	for left := p.reachable(lines); len(left) > 0; {
+		l := left[0]
+		left = left[1:]
 		for asked := false; !enough(); asked = true {
 			latest, ok := p.enter(l, r.Wait == 0 && !asked)
 			if !ok {
@@ -202,11 +224,14 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 				bytes += len(own[i].Payload)
 			}
 			found = append(found, own...)
-			if ctx.Err() != nil || lua.Temporary(err) {
+			switch {
+			case ctx.Err() != nil, lua.Temporary(err) && len(found) > 0:
 				return found, err
+			case lua.Temporary(err):
+				left = p.probe(ctx, left)
 			}
-			if err != nil { // that of this stream alone: others may have something
-				failed = errors.Join(failed, err)
+			if err != nil { // that of this stream: others may have something
+				errs = append(errs, err)
 				break
 			}
 			if len(found) > 0 && got.Last != "" {
@@ -214,7 +239,10 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			}
 		}
 	}
-	return found, failed
+	if p.anyReachable(lines) {
+		errs = slices.DeleteFunc(errs, lua.Temporary)
+	}
+	return found, joined(errs)
 }
 
 func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (lua.Received, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
@@ -45,19 +46,20 @@ func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, err
 
 func nothing(int) struct{} { return struct{}{} }
 
-// each settles all batches. What is wrong with one queue keeps no other from being settled, unless Redis may be away. Deliveries
-// of a group that somebody removed are lost.
-func each(all []*batch, settle func(*batch) error) (failed error) {
-	for _, b := range all {
-		switch err := settle(b); {
-		case err == nil, errors.Is(err, lua.ErrNoGroup):
-		case lua.Temporary(err):
-			return errors.Join(failed, err)
-		default:
-			failed = errors.Join(failed, err)
-		}
+// each settles all batches at the same time: what is wrong with one queue, or its server, neither keeps nor delays others from
+// being settled. Deliveries of a group that somebody removed are lost.
+func each(all []*batch, settle func(*batch) error) error {
+	errs := make([]error, len(all))
+	var settling sync.WaitGroup
+	for i, b := range all {
+		settling.Go(func() {
+			if err := settle(b); !errors.Is(err, lua.ErrNoGroup) {
+				errs[i] = err
+			}
+		})
 	}
-	return failed
+	settling.Wait()
+	return joined(errs)
 }
 
 // Ack acknowledges deliveries, and says of each whether it was this call that did: false = lost, because it was settled before,
@@ -70,6 +72,8 @@ func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
 	}
 	done := make([]bool, len(tokens))
 	return done, each(all, func(b *batch) error {
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
 		won, err := lua.Ack(ctx, p.cfg.Client, p.keys(b.name), b.first.Group, b.held)
 		if err != nil {
 			return fmt.Errorf("acknowledge: %w", err)
@@ -147,11 +151,13 @@ func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Durat
 }
 
 func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]lua.Extended, error) {
-	lines, err := p.linesOf(ctx, &Request{Queues: []string{b.first.Queue}, Group: b.first.Group, Within: within})
+	s, err := p.sourceOf(ctx, b.first.Queue, b.first.Group)
 	if err != nil {
 		return nil, err
 	}
-	s := lines[0].source
+	if err := s.allows(within); err != nil {
+		return nil, err
+	}
 	idle := time.Duration(0)
 	if within > 0 {
 		idle = max(0, s.visibility()-within)

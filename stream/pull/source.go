@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type line struct {
 	latest  string    // the last entry that was seen
 	recheck time.Time // when to ask although nothing was seen
 	rests   bool      // until then nobody asks: it failed, or workers are held
+	away    error     // why its server could not be reached when it was asked last; nil = it could
 	active  int       // callers that ask
 	used    time.Time
 	waiters []*waiter // in order of their tickets
@@ -59,30 +61,75 @@ func (s *source) within(r *Request) time.Duration {
 	return r.Within
 }
 
-// linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one.
-func (p *Puller) linesOf(ctx context.Context, r *Request) ([]*line, error) {
-	var all []*line
-	var failed error
-	for _, queue := range r.order() {
-		s, err := p.sourceOf(ctx, queue, r.Group)
-		p.tell(queue, r.Group, err)
-		if err != nil && (lua.Temporary(err) || ctx.Err() != nil) {
-			return nil, err
-		}
-		if err != nil {
-			failed = errors.Join(failed, err)
+// lookWait is how long the settings of a queue are waited for while there are others to receive from, or older settings of the
+// same queue. A look that is given up does no harm.
+const lookWait = time.Second
+
+// linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one. Queues that cannot
+// be read are left out, and failed says why. The request itself may be wrong: invalid.
+func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, invalid error) {
+	var errs []error
+	for _, one := range p.sourcesOf(ctx, r) {
+		if one.err != nil {
+			errs = append(errs, one.err)
 			continue
 		}
-		if visibility := s.visibility(); r.Within > visibility {
-			return nil, lua.Invalid("within", r.Within.String(),
-				"must be at most %s, the visibility timeout of group %s of queue %s", visibility, r.Group, queue)
+		if err := one.source.allows(r.Within); err != nil {
+			return nil, nil, err
 		}
-		all = append(all, p.rotated(s)...)
+		all = append(all, p.rotated(one.source)...)
 	}
-	if len(all) == 0 {
-		return nil, failed
+	return all, joined(errs), nil
+}
+
+// joined is errors.Join, but that one temporary error stands for all of them: of an outage all say the same.
+func joined(errs []error) error {
+	var temporary error
+	lasting := slices.DeleteFunc(errs, func(err error) bool {
+		if lua.Temporary(err) {
+			temporary = err
+		}
+		return lua.Temporary(err)
+	})
+	return errors.Join(append(lasting, temporary)...)
+}
+
+// looked is what became of looking a queue up.
+type looked struct {
+	source *source
+	err    error
+}
+
+// sourcesOf looks all queues of a request up, in its order and at the same time: one that does not answer delays no other.
+func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
+	queues := r.order()
+	all := make([]looked, len(queues))
+	wait := loop.CallTimeout
+	if len(queues) > 1 {
+		wait = lookWait
 	}
-	return all, nil
+	var looks sync.WaitGroup
+	for i, queue := range queues {
+		if s := p.known(queue, r.Group); s != nil && s.isFresh() {
+			all[i].source = s
+			continue
+		}
+		looks.Go(func() { all[i].source, all[i].err = p.look(ctx, queue, r.Group, wait) })
+	}
+	looks.Wait()
+	for i, queue := range queues {
+		p.tell(queue, r.Group, all[i].err)
+	}
+	return all
+}
+
+// allows says that a delivery may be given for so long.
+func (s *source) allows(within time.Duration) error {
+	if visibility := s.visibility(); within > visibility {
+		return lua.Invalid("within", within.String(), "must be at most %s, the visibility timeout of group %s of queue %s",
+			visibility, s.group, s.queue)
+	}
+	return nil
 }
 
 const mostFailing = 1000 // queues of which the log is told
@@ -109,17 +156,45 @@ func (p *Puller) tell(queue, group string, err error) {
 	}
 }
 
+func (p *Puller) known(queue, group string) *source {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sources[sourceKey{queue, group}]
+}
+
 // sourceOf returns what is known of a queue, read anew when that is older than stream.PolicyInterval.
 func (p *Puller) sourceOf(ctx context.Context, queue, group string) (*source, error) {
-	key := sourceKey{queue, group}
-	p.mu.Lock()
-	s := p.sources[key]
-	p.mu.Unlock()
-	if s != nil && s.isFresh() {
+	if s := p.known(queue, group); s != nil && s.isFresh() {
 		return s, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	return p.look(ctx, queue, group, loop.CallTimeout)
+}
+
+// look reads what is known of a queue anew. While the server that knows cannot be reached, what was read last counts: the
+// partitions of a queue may be with other servers.
+func (p *Puller) look(ctx context.Context, queue, group string, wait time.Duration) (*source, error) {
+	before := p.known(queue, group)
+	if before != nil {
+		wait = lookWait
+	}
+	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+	s, err := p.read(limited, before, queue, group)
+	if before != nil && ctx.Err() == nil && lua.Temporary(err) {
+		before.keep()
+		return before, nil
+	}
+	return s, err
+}
+
+// keep has what was read last count for another stream.PolicyInterval.
+func (s *source) keep() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read = time.Now()
+}
+
+func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*source, error) {
 	policy, _, err := stream.ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
 	if err != nil {
 		return nil, err
@@ -134,6 +209,7 @@ func (p *Puller) sourceOf(ctx context.Context, queue, group string) (*source, er
 			return nil, err
 		}
 	}
+	key := sourceKey{queue, group}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s = p.sources[key]; s == nil {

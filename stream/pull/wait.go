@@ -35,6 +35,11 @@ func (p *Puller) Run(ctx context.Context) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	reading.Go(func() { p.reader.Run(ctx) })
+	reading.Go(func() {
+		for loop.Sleep(ctx, tick) {
+			p.revisit(ctx)
+		}
+	})
 	for loop.Sleep(ctx, tick) {
 		p.sweep(time.Now())
 	}
@@ -73,9 +78,13 @@ func (p *Puller) leave(l *line, latest string, got lua.Received, err error) {
 		defer p.watch()
 	}
 	now := time.Now()
+	l.away = nil
 	switch {
+	case lua.Temporary(err):
+		l.leaveAlone(now, err)
+		return
 	case err != nil, got.Held: // what the stream holds cannot be had now: it is not looked at either
-		l.news, l.rests, l.recheck = false, true, now.Add(heldRecheck)
+		l.leaveAlone(now, nil)
 		return
 	case got.Last == "":
 		l.news = true
@@ -182,6 +191,15 @@ func (p *Puller) release(w *waiter) {
 	p.strike(w)
 	for _, l := range w.lines {
 		p.kick(l)
+	}
+}
+
+// readsAlso has a waiter, which does not wait at the moment, wait for other lines from now on; of none it keeps those it had.
+func (p *Puller) readsAlso(w *waiter, lines []*line) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(lines) > 0 {
+		w.lines = lines
 	}
 }
 

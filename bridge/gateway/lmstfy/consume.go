@@ -122,12 +122,23 @@ const mostTimeouts = 6 // a caller who waits for longer is asked for its token a
 
 // pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged. It ends with the token.
 func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
+	var unreached error
+	queues := make([]string, 0, len(r.Queues))
 	for _, name := range r.Queues {
 		err := c.ensure(ctx, name)
-		if err != nil && (len(r.Queues) == 1 || !errors.Is(err, bridge.ErrWrongType)) { // else the Puller passes over it
+		switch {
+		case err == nil, len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType): // the Puller passes over that one
+			queues = append(queues, name)
+		case len(r.Queues) > 1 && lua.Temporary(err):
+			unreached = err
+		default:
 			return nil, err
 		}
 	}
+	if len(queues) == 0 {
+		return nil, unreached
+	}
+	r.Queues = queues
 	for {
 		r.Wait = min(max(0, time.Until(deadline)), mostTimeouts*c.cfg.Timeout, pull.MaxWait)
 		found, err := c.cfg.Puller.Pull(ctx, r)

@@ -1,0 +1,165 @@
+package pull
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
+)
+
+// twoMasters is two queues of one prefix on two masters of a cluster. The keys that all queues share are not with the first.
+type twoMasters struct {
+	*rig
+	away, here *queuetest.Rig
+	master     *redistest.Server // of the first queue
+}
+
+func newTwoMasters(t *testing.T) *twoMasters {
+	t.Helper()
+	c := redistest.Cluster(t, 3, 0)
+	r := newRig(t, c.Server())
+	owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
+	g := lua.NewGlobals(r.Prefix)
+	shared := []*redistest.Server{owner(g.Queues), owner(g.Defaults)}
+	m := &twoMasters{rig: r}
+	for i := 0; m.away == nil || m.here == nil; i++ {
+		one := r.On(fmt.Sprint(r.Queue, "-", i))
+		if master := owner(one.Keys.Stream); slices.Contains(shared, master) {
+			m.here = one
+		} else {
+			m.away, m.master = one, master
+		}
+	}
+	m.away.Groups("g")
+	m.here.Groups("g")
+	return m
+}
+
+// both asks for one message of both queues, of the one that will be away first.
+func (m *twoMasters) both(wait time.Duration) Request {
+	r := m.request(1, wait)
+	r.Queues = []string{m.away.Queue, m.here.Queue}
+	return r
+}
+
+// found asks a Puller for one message of both queues.
+func (m *twoMasters) found(p *Puller, wait time.Duration) string {
+	all, err := p.Pull(m.T.Context(), m.both(wait))
+	return fmt.Sprint(idsOf(all), err)
+}
+
+// While the master of one queue was away a receive of several queues failed, and messages waited in the others.
+func TestAMasterThatIsAwayKeepsNothingOfOtherQueues(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"hangs": (*redistest.Server).Pause, "is killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTwoMasters(t)
+			redistest.Want(t, "before", m.found(m.Puller, 0), "[] <nil>")
+			leave(m.master)
+			m.here.Ready("a", "b", "c")
+			redistest.Want(t, "known before", m.found(m.Puller, 0), "[a] <nil>")
+			m.stale()
+			redistest.Want(t, "settings are old", m.found(m.Puller, 0), "[b] <nil>")
+			fresh := newPuller(t, m.Rig)
+			redistest.Want(t, "never seen before", m.found(fresh, 0), "[c] <nil>")
+			for what, p := range map[string]*Puller{"known before": m.Puller, "never seen before": fresh} {
+				redistest.Want(t, what+", and nothing is there", m.found(p, 0), "[] <nil>")
+			}
+			request := m.request(1, 0)
+			request.Queues = []string{m.away.Queue}
+			if _, err := fresh.Pull(t.Context(), request); !lua.Temporary(err) {
+				t.Errorf("a queue that cannot be reached is told as %v", err)
+			}
+		})
+	}
+}
+
+// A poll of several queues waits for those as well whose master was away when it began.
+func TestAPollSeesTheMasterThatComesBack(t *testing.T) {
+	t.Parallel()
+	m := newTwoMasters(t)
+	redistest.Want(t, "before", m.found(m.Puller, 0), "[] <nil>")
+	fresh := newPuller(t, m.Rig)
+	m.master.Pause()
+	redistest.Want(t, "away", m.found(m.Puller, 0)+m.found(fresh, 0), "[] <nil>[] <nil>")
+	found := make(chan string, 2)
+	go func() { found <- m.found(m.Puller, time.Minute) }()
+	go func() { found <- m.found(fresh, time.Minute) }()
+	for _, p := range []*Puller{m.Puller, fresh} {
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			s := p.sources[sourceKey{m.here.Queue, "g"}]
+			return s != nil && len(s.lines[0].waiters) == 1, "nobody waits"
+		})
+	}
+	m.master.Resume()
+	m.away.Ready("a", "b")
+	got := []string{<-found, <-found}
+	if fmt.Sprint(got) != "[[a] <nil> [b] <nil>]" && fmt.Sprint(got) != "[[b] <nil> [a] <nil>]" {
+		t.Error(got)
+	}
+}
+
+// Settlements of several queues that one call names: those of masters that can be reached are done, and the call fails.
+func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
+	t.Parallel()
+	m := newTwoMasters(t)
+	m.away.Ready("a", "b", "c")
+	m.here.Ready("d", "e", "f")
+	var tokens [][]Token
+	for range 3 {
+		pair := make([]Token, 2)
+		for i, one := range []*queuetest.Rig{m.away, m.here} {
+			request := m.request(1, 0)
+			request.Queues = []string{one.Queue}
+			found, err := m.Pull(t.Context(), request)
+			if err != nil || len(found) != 1 {
+				t.Fatal(found, err)
+			}
+			pair[i] = found[0].Token
+		}
+		tokens = append(tokens, pair)
+	}
+	m.master.Pause()
+	var settling sync.WaitGroup
+	settling.Go(func() {
+		if won, err := m.Ack(t.Context(), tokens[0]); !lua.Temporary(err) || !won[1] {
+			t.Error("not acknowledged", won, err)
+		}
+	})
+	settling.Go(func() {
+		done, err := m.Fail(t.Context(), tokens[1], []error{errors.New("no"), errors.New("no")})
+		if !lua.Temporary(err) || done[1] != stream.Retried {
+			t.Error("not failed", done, err)
+		}
+	})
+	settling.Go(func() {
+		held, err := m.Extend(t.Context(), tokens[2], make([]time.Duration, 2))
+		if !lua.Temporary(err) || held[1] != lua.StillHeld {
+			t.Error("not extended", held, err)
+		}
+	})
+	settling.Wait()
+}
+
+// stale has the settings of all queues read anew.
+func (m *twoMasters) stale() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.sources {
+		s.mu.Lock()
+		s.read = time.Time{}
+		s.mu.Unlock()
+	}
+}
