@@ -41,6 +41,11 @@ type Config struct {
 	Access Access
 	Logger *slog.Logger // nil = discard
 
+	// Durability is what scheduling, cancelling and moving wait for, as in bridge.ClientConfig. Where it is not confirmed in
+	// time the answer is 503 "uncertain", although it is done: said again with the same ID it waits again. Default
+	// bridge.Accepted.
+	Durability bridge.Durability
+
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
@@ -94,7 +99,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2,
-		Observer: cfg.Observer, Logger: cfg.Logger})
+		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}

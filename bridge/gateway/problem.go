@@ -68,6 +68,9 @@ var known = []struct {
 	detail string
 	wait   time.Duration
 }{
+	{bridge.ErrNotDurable, http.StatusServiceUnavailable, typeUncertain, // also beside ErrDuplicate
+		"it is done, and Redis did not confirm the durability that the gateway waits for: say it again with the same ID",
+		time.Second},
 	{bridge.ErrDuplicate, http.StatusConflict, typeDuplicate, "a message has this ID, or had it within its dedup window", 0},
 	{bridge.ErrUncertain, http.StatusServiceUnavailable, typeUncertain,
 		"Redis did not answer: what was asked may have been done, or not", time.Second},

@@ -67,7 +67,7 @@ func publish(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	got, err := c.client.Schedule(c.ctx, c.queue, nil, func(to *bridge.NewMessage) { *to = m })
-	if keyed && errors.Is(err, bridge.ErrDuplicate) {
+	if keyed && errors.Is(err, bridge.ErrDuplicate) && !errors.Is(err, bridge.ErrNotDurable) {
 		return http.StatusOK, receipt{ID: m.ID, Duplicate: true}, nil
 	}
 	if err != nil {

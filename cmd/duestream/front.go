@@ -37,6 +37,7 @@ type frontOptions struct {
 	addr, tokens    string
 	firstToken      string
 	payload         int
+	durability      string
 	admin, accounts string
 	push            bool
 	tls             certs.Files
@@ -50,6 +51,9 @@ func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
 		"where there is no token, make one for everything and write it to this new file of mode 0600; "+
 			"default $DUESTREAM_HTTP_FIRST_TOKEN_FILE")
 	f.IntVar(&o.payload, "max-payload", gateway.DefaultMaxPayload, "largest payload of a request in bytes, up to 16777216")
+	f.StringVar(&o.durability, "durability", "",
+		"what publishing, cancelling and moving over HTTP wait for: accepted, fsynced, replicated=n, or fsynced,replicated=n; "+
+			"default $DUESTREAM_HTTP_DURABILITY, else accepted")
 	f.StringVar(&o.tls.Cert, "tls-cert", "", "speak TLS with the certificate of this file; default $DUESTREAM_HTTP_TLS_CERT")
 	f.StringVar(&o.tls.Key, "tls-key", "", "file of its private key; default $DUESTREAM_HTTP_TLS_KEY")
 	f.StringVar(&o.tls.ClientCA, "tls-client-ca", "",
@@ -66,6 +70,10 @@ func (o *frontOptions) resolve() error {
 	err := settings.Fill(&s)
 	o.addr, o.tokens = cmp.Or(o.addr, s.HTTPAddr), cmp.Or(o.tokens, s.HTTPTokensFile)
 	o.firstToken = cmp.Or(o.firstToken, s.HTTPFirstTokenFile)
+	o.durability = cmp.Or(o.durability, s.HTTPDurability, bridge.Accepted.String())
+	if _, bad := bridge.ParseDurability(o.durability); bad != nil {
+		err = errors.Join(err, bad)
+	}
 	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.push || s.Push
 	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
 		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
@@ -236,8 +244,12 @@ func (f *front) answer(ctx context.Context) error {
 	if err := f.begin(ctx, store); err != nil {
 		return unlessStopped(ctx, err)
 	}
+	durability, err := bridge.ParseDurability(f.o.durability)
+	if err != nil {
+		return err
+	}
 	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.prefix, Access: store, MaxPayload: f.o.payload,
-		Observer: f.observer, Logger: f.log})
+		Durability: durability, Observer: f.observer, Logger: f.log})
 	if err != nil {
 		return err
 	}

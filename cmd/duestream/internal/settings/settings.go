@@ -61,6 +61,7 @@ type HTTP struct {
 	HTTPAddr           string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; gateway does so on 127.0.0.1:7777 without"`
 	HTTPTokensFile     string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for them, beside those in Redis"`
 	HTTPFirstTokenFile string `envconfig:"HTTP_FIRST_TOKEN_FILE" desc:"new file for a token that may do everything, made where there is none"`
+	HTTPDurability     string `envconfig:"HTTP_DURABILITY" desc:"what writes over HTTP wait for: accepted, fsynced, replicated=n"`
 	HTTPTLSCert        string `envconfig:"HTTP_TLS_CERT" desc:"file of the certificate to speak TLS with; read again when it changes"`
 	HTTPTLSKey         string `envconfig:"HTTP_TLS_KEY" desc:"file of its private key"`
 	HTTPTLSClientCA    string `envconfig:"HTTP_TLS_CLIENT_CA" desc:"file of who may sign the certificates that clients must show then"`
