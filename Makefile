@@ -33,11 +33,12 @@ bench: ## run the benchmarks, and nothing else, one package at a time
 # DURATION is that of the load; the quiescence and the audit come on top.
 DURATION ?= 10m
 CLUSTER  ?=
+RELEASES ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, METRICS=1 scrapes it
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, METRICS=1 scrapes it
 	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
-		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$$' $(GOTESTFLAGS)
+		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$$' $(GOTESTFLAGS)
 
 .PHONY: rules
 rules: ## check and test the alert rules in deploy/prometheus; needs promtool (Debian package prometheus), or PROMTOOL=path

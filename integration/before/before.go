@@ -1,5 +1,5 @@
-// Package before has the release before this one, for tests of upgrades, rollbacks and of both side by side: its command, built
-// from the repository's own history.
+// Package before has the release before this one, for tests of upgrades, rollbacks and of both side by side: its command, the
+// tests of its packages as programs, and its documents, from the repository's own history.
 package before
 
 import (
@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -24,56 +26,97 @@ const (
 
 var (
 	mu    sync.Mutex
-	built = map[string]string{} // release → its command
+	built = map[string]string{} // what and release → program
 )
 
 // Build returns the command of a release. Each is built once on a machine, in about a minute, and kept in the temporary
 // directory.
 func Build(t testing.TB, release string) string {
 	t.Helper()
+	return program(t, release, "duestream", "go", "build", "-buildvcs=false", "-o", target, "./cmd/duestream")
+}
+
+// Tests returns the tests of a package, given by its path in the repository, of a release, as a program. It is built and kept as
+// the command is.
+func Tests(t testing.TB, release, path string) string {
+	t.Helper()
+	return program(t, release, strings.ReplaceAll(path, "/", "-")+".test", "go", "test", "-c", "-o", target, "./"+path)
+}
+
+// Document returns a file of a release, given by its path in the repository.
+func Document(t testing.TB, release, path string) string {
+	t.Helper()
+	root, commit, err := find(release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := output(root, "git", "show", commit+":"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// target stands in a command of the build for the file that it is to write.
+const target = "<target>"
+
+func program(t testing.TB, release, name string, command ...string) string {
+	t.Helper()
 	mu.Lock()
 	defer mu.Unlock()
-	if built[release] == "" {
-		path, err := build(release)
+	key := name + " " + release
+	if built[key] == "" {
+		path, err := build(release, name, command)
 		if err != nil {
 			t.Fatal(err)
 		}
-		built[release] = path
+		built[key] = path
 	}
-	return built[release]
+	return built[key]
 }
 
-func build(release string) (string, error) {
-	root, err := output("", "git", "rev-parse", "--show-toplevel")
+// find returns the root of this repository, and the whole name of a release's commit.
+func find(release string) (root, commit string, err error) {
+	if root, err = output("", "git", "rev-parse", "--show-toplevel"); err != nil {
+		return "", "", err
+	}
+	commit, err = output(root, "git", "rev-parse", "--verify", "--quiet", release+"^{commit}")
+	if err != nil {
+		return "", "", fmt.Errorf("release %s is not in the history of this repository: run `git fetch --unshallow`, or clone "+
+			"it whole", release)
+	}
+	return root, commit, nil
+}
+
+// build runs a command in the sources of a release, unless a program of this name is there, and returns the program.
+func build(release, name string, command []string) (string, error) {
+	root, commit, err := find(release)
 	if err != nil {
 		return "", err
 	}
-	commit, err := output(root, "git", "rev-parse", "--verify", "--quiet", release+"^{commit}")
-	if err != nil {
-		return "", fmt.Errorf("release %s is not in the history of this repository: run `git fetch --unshallow`, or clone it "+
-			"whole", release)
-	}
 	// One for all test processes of this user: a release does not change.
-	command := filepath.Join(os.TempDir(), fmt.Sprintf("duestream-before-%d-%s", os.Getuid(), commit))
-	if _, err := os.Stat(command); err == nil {
-		return command, nil
+	kept := filepath.Join(os.TempDir(), fmt.Sprintf("%s-before-%d-%s", name, os.Getuid(), commit))
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
 	}
 	dir, err := os.MkdirTemp("", "duestream-before-")
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(dir)
-	archive, fresh := filepath.Join(dir, "sources.tar"), filepath.Join(dir, "command")
+	archive, fresh := filepath.Join(dir, "sources.tar"), filepath.Join(dir, "program")
+	command = slices.Clone(command)
+	command[slices.Index(command, target)] = fresh
 	for _, step := range [][]string{
 		{"git", "-C", root, "archive", "--output", archive, commit},
 		{"tar", "-xf", archive},
-		{"go", "build", "-buildvcs=false", "-o", fresh, "./cmd/duestream"},
+		command,
 	} {
 		if _, err := output(dir, step[0], step[1:]...); err != nil {
 			return "", err
 		}
 	}
-	return command, os.Rename(fresh, command)
+	return kept, os.Rename(fresh, kept)
 }
 
 // output runs a program in a directory, and returns what it prints, without the last line break.

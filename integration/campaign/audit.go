@@ -65,6 +65,7 @@ type Tally struct {
 	Burnt                             map[string]int // attempts that no handler failed, by the fault that explains them
 	LostByOperator                    int            // messages × groups
 	PublishedHTTP, DeliveredHTTP      int            // messages accepted, and starts of handlers, through gateways
+	Releases                          releases
 	Late                              int            // exits that were told that they came too late
 	Zero                              map[string]int // the columns that must be zero
 	Findings                          []Finding
@@ -126,6 +127,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		return
 	}
 	a.Tried++
+	a.Releases.count(records)
 	for _, r := range records {
 		if r.verb == verbExit && r.word == string(bridge.Lost) {
 			a.Late++

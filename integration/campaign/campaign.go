@@ -17,6 +17,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/before"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -35,6 +36,7 @@ type Config struct {
 	Masters    int              // of a cluster, each with a replica; 0 = one standalone server
 	Partitions int              // of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
+	Releases   bool // processes of the release before take part, and bridges are upgraded and rolled back
 	Metrics    bool // every process shows metrics, is scraped, and what it counted is held against its ledger
 }
 
@@ -71,6 +73,10 @@ func Run(t testing.TB, cfg Config) *Result {
 	var err error
 	c.guests, err = readUsers()
 	c.must("users", err)
+	if cfg.Releases {
+		c.family.old = c.oldProgram()
+		c.guests.withBefore(before.Document(t, before.Release, "docs/OPERATIONS.md"))
+	}
 	if cfg.Masters > 0 {
 		c.nodes = startNodes(t, cfg.Masters, c.guests.arguments(true)...)
 		c.server = c.nodes.Server()
@@ -113,7 +119,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
-		Kinds: len(c.kinds), HTTP: c.overHTTP()}
+		Kinds: len(c.kinds), HTTP: c.overHTTP(), TwoReleases: cfg.Releases}
 }
 
 func (c *controller) must(what string, err error) {
@@ -164,7 +170,10 @@ func (c *controller) setUp() error {
 			if proxied && c.nodes == nil { // the nodes of a cluster name their own addresses
 				proxy = c.server.Proxy(c.t)
 			}
-			c.family.add(p, proxy, c.guests)
+			s := c.family.add(p, proxy, c.guests)
+			if c.cfg.Releases {
+				c.release(s)
+			}
 		}
 	}
 	const producers = 3
@@ -197,7 +206,7 @@ func (c *controller) setUp() error {
 	if err := c.fillHolder(ctx, r); err != nil {
 		return err
 	}
-	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix, AllowOldBridges: c.cfg.Releases})
 	if err != nil {
 		return err
 	}
@@ -262,8 +271,16 @@ func (c *controller) attack() error {
 	for _, one := range append(slices.Clone(processes), server...) {
 		c.kinds[one.kind] = true
 	}
-	errs := make([]error, 2)
+	errs := make([]error, 3)
 	var both sync.WaitGroup
+	if c.cfg.Releases {
+		m := c.newMover()
+		both.Go(func() {
+			if errs[2] = m.run(ctx); errs[2] != nil {
+				failed(errFailed)
+			}
+		})
+	}
 	for i, deck := range [][]card{processes, server} {
 		a := &attacker{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1000+uint64(i))), deck: deck, pause: c.cfg.Pause,
 			storms: i == 1}

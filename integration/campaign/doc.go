@@ -8,6 +8,7 @@
 //	make campaign DURATION=1h SEED=42 OUT=proof       the same faults in the same order as another run with this seed; writes
 //	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
+//	make campaign RELEASES=1 DURATION=10m             processes of the release before beside those of this one
 //	make campaign METRICS=1 DURATION=1m               with every process scraped each second; what they counted is held against
 //	                                                  their ledgers (metrics_audit.go)
 //
@@ -75,6 +76,27 @@
 // replicated: deliveries, exits that were told as done, and messages of which no producer was told that they are taken. The end
 // of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
 // excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
+//
+// # Of two releases
+//
+// In the third form processes of the release before (integration/before names it) take part on the same server. They are the
+// parts of the campaign of that release, whose tests are built from the history of the repository, so they keep the same
+// ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder, a producer, a
+// worker of group a, one of group b, a plain worker), some never are (a producer, a worker of group a, a plain worker), and the
+// rest (a producer, a worker of each group, the operator) changes with the bridges.
+//
+// A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and again: it
+// upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this release alone it
+// takes producers and workers back, then stops all bridges, every other time rolls the queues back, and starts bridges of the
+// release before. It ends with bridges of this release. Users have what the page gives them while both releases run. There are
+// no gateways.
+//
+// What the contract refuses while a bridge of the release before lives (ErrOldBridge) is counted, and not accepted: messages with
+// a key, of producers of this release, and one recurrence each time. After the last such bridge has gone that recurrence must be
+// taken. Recurrences that are there from the beginning go on throughout.
+//
+// The same laws hold in the same columns, for the messages of either release. One thing is excused: a rollback of a queue forgets
+// who holds which key, so a message that was in flight then may be in flight beside the next one with its key.
 //
 // # How it is judged
 //

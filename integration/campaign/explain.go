@@ -146,9 +146,9 @@ func (e *explainer) undone(from, until int64) bool {
 // burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the
 // server to take its leave.
 func (e *explainer) burns(f Fault) bool {
-	if f.Kind == faultTermWorker {
+	if leaves[f.Kind] {
 		return slices.ContainsFunc(e.faults, func(other Fault) bool {
-			return other.Kind != faultTermWorker && other.Queue == "" && other.hits(f.Hits[0]) &&
+			return !leaves[other.Kind] && other.Queue == "" && other.hits(f.Hits[0]) &&
 				!other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until.Add(reachAfter))
 		})
 	}

@@ -22,8 +22,10 @@ type slot struct {
 	part  part
 	proxy *redistest.Proxy // nil: it talks to the server directly
 	front *front           // of a gateway
+	busy  sync.Mutex       // held by whoever ends it, starts it or stops it
 
 	mu     sync.Mutex
+	before bool // what is started next is of the release before
 	starts int
 	name   string
 	ledger string
@@ -36,6 +38,7 @@ type slot struct {
 type family struct {
 	t     testing.TB
 	dir   string // of the ledgers
+	old   string // the program of the release before; "" = none of its processes take part
 	slots []*slot
 	wg    sync.WaitGroup
 }
@@ -77,7 +80,7 @@ func (s *slot) current() string {
 
 // start starts the process of a slot under its next name.
 func (f *family) start(s *slot) error {
-	self, err := os.Executable()
+	program, err := os.Executable()
 	if err != nil {
 		return err
 	}
@@ -85,6 +88,9 @@ func (f *family) start(s *slot) error {
 	defer s.mu.Unlock()
 	p := s.part
 	p.Name = fmt.Sprintf("%s.%d", s.part.Name, s.starts)
+	if s.before {
+		program, p.Name = f.old, p.Name+ofBefore
+	}
 	p.Seed += uint64(s.starts)
 	s.starts++
 	p.Ledger = filepath.Join(f.dir, p.Name+".ledger")
@@ -92,7 +98,7 @@ func (f *family) start(s *slot) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(self)
+	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), envPart+"="+string(text),
 		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // judged by reportRaces
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

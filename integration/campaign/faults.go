@@ -24,6 +24,7 @@ type attacker struct {
 	pause  [2]time.Duration
 	storms bool      // its faults disturb everybody: not while a zombie is made
 	from   time.Time // when the fault under way began
+	own    *slot     // that it picked, and that nobody else touches
 }
 
 // card is one kind of fault. Do returns what it hit; from and until are its caller's.
@@ -58,7 +59,23 @@ func (a *attacker) attack(next card) ([]string, string, error) {
 		defer a.c.weather.Unlock()
 	}
 	a.from = time.Now()
+	defer a.let()
 	return next.do(a)
+}
+
+// take has a slot for itself until let.
+func (a *attacker) take(s *slot) *slot {
+	a.let()
+	s.busy.Lock()
+	a.own = s
+	return s
+}
+
+func (a *attacker) let() {
+	if a.own != nil {
+		a.own.busy.Unlock()
+		a.own = nil
+	}
 }
 
 func (a *attacker) between(least, most time.Duration) time.Duration {
@@ -70,7 +87,7 @@ func (a *attacker) wait(least, most time.Duration) { <-time.After(a.between(leas
 
 func (a *attacker) pick(roles ...string) *slot {
 	some := a.c.family.of(roles...)
-	return some[a.random.IntN(len(some))]
+	return a.take(some[a.random.IntN(len(some))])
 }
 
 // processCards are the faults of single processes. Zombies come more often than the rest: they are what ownership is about.

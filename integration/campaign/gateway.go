@@ -187,8 +187,8 @@ func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (address
 }
 
 // overHTTP says whether gateways, and who talks to them, take part: what they write through is one server, and they show no
-// metrics.
-func (c *controller) overHTTP() bool { return c.nodes == nil && !c.cfg.Metrics }
+// metrics. In a campaign of two releases there are none.
+func (c *controller) overHTTP() bool { return c.nodes == nil && !c.cfg.Metrics && !c.cfg.Releases }
 
 // gatewayCards are the faults of gateways, and of a worker behind them.
 func gatewayCards(visibility time.Duration) []card {

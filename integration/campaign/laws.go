@@ -127,14 +127,16 @@ func (a *auditor) keyed(p plan, id string, chains map[string]*chain) {
 }
 
 // keyLaw finds messages of one key that were in flight at the same time: an entry of one, a retry perhaps, was added behind the
-// first entry of the next. A master that went on after it was replaced may have done so.
+// first entry of the next. A master that went on after it was replaced may have done so, and so may a rollback of the queue,
+// which forgets who holds which key.
 func (a *auditor) keyLaw() {
 	for key, spans := range a.spans {
 		slices.SortFunc(spans, func(x, y span) int { return compareEntries(x.first, y.first) })
 		for i := 1; i < len(spans); i++ {
 			before, next := spans[i-1], spans[i]
 			if compareEntries(before.last, next.first) > 0 &&
-				!a.explainer.undone(lua.EntryTime(next.first).UnixMicro(), lua.EntryTime(before.last).UnixMicro()) {
+				!a.explainer.undone(lua.EntryTime(next.first).UnixMicro(), lua.EntryTime(before.last).UnixMicro()) &&
+				!a.forgotten(before) {
 				a.find(Finding{Column: columnOwners, ID: next.id, Problem: fmt.Sprintf(
 					"entry %s of %s was added behind entry %s: both have %s", before.last, before.id, next.first, key)}, nil)
 			}

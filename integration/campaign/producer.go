@@ -160,6 +160,8 @@ func verdict(id string, receipt bridge.Receipt, err error) line {
 	case errors.Is(err, bridge.ErrUncertain), errors.Is(err, bridge.ErrUnavailable), errors.Is(err, bridge.ErrNotDurable),
 		errors.Is(err, context.DeadlineExceeded):
 		return line{verbMaybe, id, nil}
+	case errors.Is(err, bridge.ErrOldBridge):
+		return line{verbRefuse, id, []any{refusedOldBridge}}
 	case errors.Is(err, bridge.ErrFull):
 		return line{verbRefuse, id, []any{"full"}}
 	}

@@ -18,6 +18,8 @@ type Result struct {
 	Faults []Fault
 	Kinds  int  // of faults that could be done
 	HTTP   bool // gateways took part
+
+	TwoReleases bool // processes of the release before took part
 }
 
 // counts returns how often each kind of fault came; observed ones apart.
@@ -67,6 +69,9 @@ func (r *Result) unused() (text string) {
 	if r.HTTP && min(r.PublishedHTTP, r.DeliveredHTTP) == 0 {
 		text += ", none over HTTP"
 	}
+	if r.TwoReleases {
+		text += r.Releases.unused()
+	}
 	return text
 }
 
@@ -101,6 +106,11 @@ func (r *Result) Table(w io.Writer) error {
 	if r.HTTP {
 		row("accepted over HTTP", r.PublishedHTTP)
 		row("deliveries over HTTP", r.DeliveredHTTP)
+	}
+	if r.TwoReleases {
+		row("accepted from producers of the release before", r.Releases.accepted)
+		row("deliveries to workers of the release before", r.Releases.deliveries)
+		row("messages refused because a bridge of the release before lived", r.Releases.refused)
 	}
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)

@@ -76,6 +76,9 @@ var burning = map[string]bool{
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
 }
 
+// leaves are the faults that tell a worker to stop.
+var leaves = map[string]bool{faultTermWorker: true, faultChangeWorker: true}
+
 // hits says whether a fault touches a process.
 func (f Fault) hits(name string) bool { return len(f.Hits) == 0 || slices.Contains(f.Hits, name) }
 

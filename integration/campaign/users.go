@@ -28,7 +28,7 @@ func readUsers() (*guests, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guests{acl.Users(strings.ReplaceAll(string(text), "~duestream:", "~"+prefix+":")),
+	g := &guests{acl.Users(withPrefix(string(text))),
 		acl.Also(string(text), "every Go program on a cluster"), acl.Also(string(text), "`duestream serve --metrics`")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
@@ -37,6 +37,8 @@ func readUsers() (*guests, error) {
 	}
 	return g, nil
 }
+
+func withPrefix(text string) string { return strings.ReplaceAll(text, "~duestream:", "~"+prefix+":") }
 
 // arguments make the users at each start of a server: one that is killed forgets what ACL SETUSER made.
 func (g *guests) arguments(clustered bool) (args []string) {

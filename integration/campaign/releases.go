@@ -1,0 +1,335 @@
+package campaign
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/acl"
+	"github.com/duestream/duestream/integration/before"
+	"github.com/duestream/duestream/lua"
+)
+
+// ofBefore ends the names of processes of the release before: its own campaign's parts, which keep the same ledgers.
+const ofBefore = ".before"
+
+func (w *writer) before() bool { return strings.HasSuffix(w.name, ofBefore) }
+
+// refusedOldBridge is why a producer was refused what a living bridge of the release before does not serve.
+const refusedOldBridge = "old-bridge"
+
+// Faults of a campaign of two releases.
+const (
+	faultUpgrade       = "bridge upgraded"
+	faultRollback      = "bridges rolled back"
+	faultQueueRollback = "queue rollback"
+	faultChange        = "producer changes release"
+	faultChangeWorker  = "worker changes release"
+)
+
+// release makes a part of the campaign one of the release before, to begin with: all bridges, the holder, and of all others some
+// that stay so. Index 0 of a role, and of a group, changes with the bridges.
+func (c *controller) release(s *slot) {
+	switch s.part.Role {
+	case roleBridge, roleHolder, roleOperator:
+		s.before = true
+	case roleProducer, roleWorker:
+		s.before = s.part.Index != 1
+	case rolePlain:
+		s.before = s.part.Index == 0
+	}
+}
+
+// withBefore gives users what OPERATIONS.md says they need while both releases run: the line of the release before, and of this
+// one the words and selectors that are new.
+func (g *guests) withBefore(document string) {
+	for name, old := range acl.Users(withPrefix(document)) {
+		user, is := g.users[name]
+		if !is {
+			continue
+		}
+		has := map[string]bool{}
+		for _, word := range words(old.Line) {
+			has[word] = true
+		}
+		line := old.Line
+		for _, word := range words(user.Line) {
+			if !has[word] && (word[0] == '+' || word[0] == '(') {
+				line += " " + word
+			}
+		}
+		user.Line = line
+		g.users[name] = user
+	}
+}
+
+// words splits a user's line at spaces, but not within a selector.
+func words(line string) (all []string) {
+	for _, word := range strings.Fields(line) {
+		if n := len(all); n > 0 && strings.HasPrefix(all[n-1], "(") && !strings.HasSuffix(all[n-1], ")") {
+			all[n-1] += " " + word
+			continue
+		}
+		all = append(all, word)
+	}
+	return all
+}
+
+// mover takes the campaign from one release to the other and back, as docs/OPERATIONS.md says, while everything goes on.
+type mover struct {
+	c      *controller
+	random *rand.Rand
+	dwell  [2]time.Duration // least and most between two steps
+	until  time.Time        // of what recurs
+	recurs int
+}
+
+// run goes up and back until ctx ends, once at least, and then up.
+func (m *mover) run(ctx context.Context) error {
+	for round := 0; round == 0 || ctx.Err() == nil; round++ {
+		if err := errors.Join(m.old(), m.up(), m.back(round%2 == 0)); err != nil {
+			return err
+		}
+		if errors.Is(context.Cause(ctx), errFailed) {
+			return nil
+		}
+	}
+	return errors.Join(m.old(), m.up())
+}
+
+func (c *controller) newMover() *mover {
+	for _, kind := range []string{faultUpgrade, faultRollback, faultQueueRollback, faultChange, faultChangeWorker} {
+		c.kinds[kind] = true
+	}
+	return &mover{c: c, random: rand.New(rand.NewPCG(c.cfg.Seed, 1002)), until: c.recurring[0].End,
+		dwell: [2]time.Duration{4 * c.cfg.Pause[0], 4 * c.cfg.Pause[1]}}
+}
+
+func (m *mover) wait() {
+	<-time.After(m.dwell[0] + time.Duration(m.random.Float64()*float64(m.dwell[1]-m.dwell[0])))
+}
+
+// old is a time with bridges of the release before only. What they may not serve is refused.
+func (m *mover) old() error {
+	m.wait()
+	m.c.weather.Lock()
+	defer m.c.weather.Unlock()
+	if err := m.c.await(30*time.Second, func() (string, error) {
+		n, err := m.c.number("ZCOUNT", lua.NewGlobals(prefix).Bridges, number(time.Now().Add(-time.Second).UnixMilli()), "+inf")
+		if n == 0 {
+			return "no bridge lives", err
+		}
+		return "", err
+	}); err != nil {
+		return err
+	}
+	if err := m.recur(); !errors.Is(err, bridge.ErrOldBridge) {
+		return fmt.Errorf("a recurrence beside bridges of the release before: %v", err)
+	}
+	return nil
+}
+
+// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, recurrences are taken.
+func (m *mover) up() error {
+	for _, s := range m.c.family.of(roleBridge) {
+		if err := m.change(s, false, faultUpgrade); err != nil {
+			return err
+		}
+		m.wait()
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
+		err := m.recur()
+		if err == nil {
+			break
+		}
+		if passes := errors.Is(err, bridge.ErrOldBridge) || errors.Is(err, bridge.ErrUnavailable); !passes ||
+			time.Now().After(deadline) {
+			return fmt.Errorf("a recurrence beside bridges of this release: %w", err)
+		}
+	}
+	err := m.clients(false)
+	m.wait()
+	return err
+}
+
+// clients changes the workers, the producer and the operator that change.
+func (m *mover) clients(before bool) error {
+	workers, producers := m.c.family.of(roleWorker), m.c.family.of(roleProducer, roleOperator)
+	slots := append(workers, producers...)
+	if before {
+		slots = append(producers, workers...)
+	}
+	for _, s := range slots {
+		kind := faultChange
+		if s.part.Role == roleWorker {
+			kind = faultChangeWorker
+		}
+		if s.part.Index > 0 {
+			continue
+		}
+		if err := m.change(s, before, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change stops a process and starts it again as one of the other release.
+func (m *mover) change(s *slot, before bool, kind string) error {
+	a := m.attacker()
+	defer a.let()
+	a.take(s)
+	a.from = time.Now()
+	s.isOf(before)
+	hits, _, err := a.replace(s, syscall.SIGTERM, producerTries+15*time.Second)
+	if err != nil {
+		return fmt.Errorf("%s: %w", kind, err)
+	}
+	m.c.timeline.add(Fault{Kind: kind, From: a.from, Until: time.Now(), Hits: hits})
+	return nil
+}
+
+func (m *mover) attacker() *attacker { return &attacker{c: m.c, random: m.random} }
+
+func (s *slot) isOf(before bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = before
+}
+
+// back goes back to the release before: producers and workers first, then all bridges. Queues are rolled back in between, which
+// a release that knows keys does not need.
+func (m *mover) back(queues bool) error {
+	if err := m.clients(true); err != nil {
+		return err
+	}
+	m.wait()
+	bridges := m.c.family.of(roleBridge)
+	for _, s := range bridges {
+		s.busy.Lock()
+		defer s.busy.Unlock()
+	}
+	from, hits := time.Now(), names(bridges)
+	if err := endAll(bridges, 25*time.Second); err != nil {
+		return fmt.Errorf("%s: %w", faultRollback, err)
+	}
+	if queues {
+		if err := m.rollBackQueues(hits); err != nil {
+			return err
+		}
+	}
+	for _, s := range bridges {
+		s.isOf(true)
+		if err := m.c.family.start(s); err != nil {
+			return err
+		}
+	}
+	m.c.timeline.add(Fault{Kind: faultRollback, From: from, Until: time.Now(), Hits: hits})
+	return nil
+}
+
+// rollBackQueues does what `duestream queue rollback` does, again and again until it is done: the server may be away, and a
+// bridge that was killed counts as alive for five seconds.
+func (m *mover) rollBackQueues(hits []string) error {
+	from := time.Now()
+	err := m.c.await(60*time.Second, func() (string, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		r, err := bridge.Dial(ctx, m.c.server.URL())
+		if err != nil {
+			return err.Error(), nil
+		}
+		defer r.Close()
+		for _, queue := range []string{queueMain, queueSide} {
+			if _, err := admin.New(r, prefix).RollBackQueue(ctx, queue, false); err != nil {
+				return err.Error(), nil
+			}
+		}
+		return "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", faultQueueRollback, err)
+	}
+	m.c.timeline.add(Fault{Kind: faultQueueRollback, From: from, Until: time.Now(), Hits: hits})
+	return nil
+}
+
+// recur writes one more recurrence, which ends with the load, and does nothing when that is over.
+func (m *mover) recur() error {
+	ctx, cancel := context.WithTimeout(context.Background(), producerTries+5*time.Second)
+	defer cancel()
+	r, err := bridge.Dial(ctx, m.c.server.URL())
+	if err != nil {
+		return fmt.Errorf("%w: %w", bridge.ErrUnavailable, err)
+	}
+	defer r.Close()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix, RetryTimeout: producerTries})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	start := time.Now().Add(5 * time.Second).Truncate(time.Second)
+	one := bridge.Recurrence{Queue: queueMain, Name: plan{queueMain, kindOK, 0}.id("later", uint64(m.recurs+1)),
+		Every: time.Second, Phase: 750 * time.Millisecond, Start: start, End: m.until, Missed: bridge.MissedAll}
+	if m.until.Before(start) {
+		one.End = start.Add(2 * time.Second)
+	}
+	if _, err := client.Recur(ctx, one); err != nil {
+		return err
+	}
+	m.recurs++
+	m.c.recurring = append(m.c.recurring, one)
+	return nil
+}
+
+// releases is what a campaign counts of two releases.
+type releases struct {
+	accepted   int // from producers of the release before
+	deliveries int // to its workers
+	refused    int // messages, because one of its bridges lived
+}
+
+func (r *releases) count(records []record) {
+	took := false
+	for _, one := range records {
+		switch {
+		case one.verb == verbTaken && one.by.before() && !took:
+			took = true
+			r.accepted++
+		case one.verb == verbStart && one.by.before():
+			r.deliveries++
+		case one.verb == verbRefuse && one.word == refusedOldBridge:
+			r.refused++
+		}
+	}
+}
+
+// unused names what did not occur.
+func (r *releases) unused() (text string) {
+	for what, n := range map[string]int{"accepted from a producer of the release before": r.accepted,
+		"delivered to a worker of the release before": r.deliveries, "refused because of an old bridge": r.refused} {
+		if n == 0 {
+			text += ", none " + what
+		}
+	}
+	return text
+}
+
+// forgotten says whether a queue was rolled back while a message was in flight: who holds its key was forgotten then.
+func (a *auditor) forgotten(in span) bool {
+	return slices.ContainsFunc(a.explainer.faults, func(f Fault) bool {
+		return f.Kind == faultQueueRollback && f.Until.After(lua.EntryTime(in.first)) && f.From.Before(lua.EntryTime(in.last))
+	})
+}
+
+// oldProgram is the campaign of the release before, whose parts take part in this one.
+func (c *controller) oldProgram() string {
+	return before.Tests(c.t, before.Release, "integration/campaign")
+}

@@ -1,0 +1,69 @@
+package campaign
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/integration/acl"
+)
+
+// Two messages of one key may be in flight at once only when their queue was rolled back while the first was.
+func TestARollbackForgetsWhoHoldsAKey(t *testing.T) {
+	t.Parallel()
+	first := "p-1-mj2"
+	second := first
+	for n := 2; second == first || keyOf(second) != keyOf(first); n++ {
+		second = fmt.Sprintf("p-%d-mj1", n)
+	}
+	script := taken + doneA + "2 B1 s #1 1 - @0\n 2.1 B1 e #1 fail\n 3 B1 x #1 retried\n" +
+		"17 B1 s #16 2 b @16\n 18 B1 e #16 ok\n 19 B1 x #16 acknowledged\n" +
+		"id " + second + "\n" + taken + "14 A1 s #13 1 - @0\n 15 A1 e #13 ok\n 16 A1 x #13 acknowledged\n" +
+		"14 B1 s #13 1 - @0\n 15 B1 e #13 ok\n 16 B1 x #13 acknowledged\n"
+	for name, c := range map[string]struct {
+		faults []Fault
+		want   map[string]int
+	}{
+		"none":          {nil, map[string]int{columnOwners: 1}},
+		"in between":    {[]Fault{faultAt(faultQueueRollback, 8, 12, "bridge1.0")}, map[string]int{}},
+		"before both":   {[]Fault{faultAt(faultQueueRollback, -9, 0, "bridge1.0")}, map[string]int{columnOwners: 1}},
+		"behind both":   {[]Fault{faultAt(faultQueueRollback, 17, 20, "bridge1.0")}, map[string]int{columnOwners: 1}},
+		"bridges alone": {[]Fault{faultAt(faultRollback, 8, 12, "bridge1.0")}, map[string]int{columnOwners: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tally := play(t, first, script, c.faults, State{}); !maps.Equal(tally.Zero, c.want) {
+				t.Errorf("found %v, planted %v: %+v", tally.Zero, c.want, tally.Findings)
+			}
+		})
+	}
+}
+
+// While both releases run a user has its line of before, and of the new one the words and selectors that are new, once each.
+func TestUsersOfBothReleases(t *testing.T) {
+	t.Parallel()
+	line := func(rest string) string {
+		return "> ACL SETUSER worker on >secret4 ~duestream:{*}:* resetchannels -@all " + rest + "\n"
+	}
+	g := &guests{users: acl.Users(withPrefix(line("+ping +hget (~duestream:{*}:due +zadd +zrange) (~duestream:{*}:dead +xadd)")))}
+	g.withBefore(line("+ping +time (~duestream:{*}:due +zadd +zrange) (~duestream:{*}:dead +xadd +xdel)"))
+	want := "worker on >secret4 ~campaign:{*}:* resetchannels -@all +ping +time (~campaign:{*}:due +zadd +zrange) " +
+		"(~campaign:{*}:dead +xadd +xdel) +hget (~campaign:{*}:dead +xadd)"
+	if got := strings.TrimPrefix(g.users["worker"].Line, "ACL SETUSER "); got != want {
+		t.Errorf("%s, not %s", got, want)
+	}
+}
+
+// What processes of the release before did, and what was refused because of them, is counted.
+func TestReleasesAreTold(t *testing.T) {
+	t.Parallel()
+	is, was := &writer{name: "p1.0"}, &writer{name: "p2.0" + ofBefore}
+	var r releases
+	r.count([]record{{verb: verbTry, by: was}, {verb: verbTaken, by: was}, {verb: verbTaken, by: was}, {verb: verbStart, by: was},
+		{verb: verbStart, by: is}})
+	r.count([]record{{verb: verbTry, by: is}, {verb: verbRefuse, word: refusedOldBridge, by: is}})
+	if want := (releases{accepted: 1, deliveries: 1, refused: 1}); r != want {
+		t.Errorf("%+v, not %+v", r, want)
+	}
+}
