@@ -282,11 +282,6 @@ func (s *stored) ended(now int64) int {
 	return n
 }
 
-func newQueue() *Queue {
-	return &Queue{Scheduled: map[string]Message{}, Groups: map[string]Group{}, Windows: map[string]int64{},
-		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
-}
-
 func (q *Queue) clone() *Queue {
 	c := *q
 	c.Scheduled, c.Windows, c.Calls = maps.Clone(q.Scheduled), maps.Clone(q.Windows), maps.Clone(q.Calls)
@@ -356,14 +351,6 @@ func (q *Queue) lines(now int64) []string {
 	}
 	add("held %v", q.Held)
 	return out
-}
-
-func show(f fields) string {
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(f)) {
-		out = append(out, fmt.Sprintf("%s=%q", name, f[name]))
-	}
-	return strings.Join(out, " ")
 }
 
 // diff is what only one of the two has, in the order of the lines.

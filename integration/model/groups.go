@@ -135,6 +135,8 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 			r.Dead++
 		case lua.Skipped:
 			r.Skipped++
+		case lua.CancelledOut:
+			r.Cancelled++
 		}
 		taken++
 		if e != nil {
@@ -147,20 +149,25 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 }
 
 // Extend: pending → pending, not idle any more, if it is this consumer's. A body that turns out to be lost becomes a dead letter.
-func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
-	done := make([]bool, len(held))
+func (q *Queue) Extend(group, consumer string, held []lua.Held) []lua.Extended {
+	done := make([]lua.Extended, len(held))
 	for i, h := range held {
 		p, pending := q.Groups[group].Pending[h.Entry]
 		if !pending || p.Consumer != consumer {
 			continue
 		}
+		if p.cancelled() {
+			done[i] = lua.HeldCancelled
+		}
 		if q.entry(h.Entry) == nil {
-			q.leave(group, lua.Attempts{}, lua.Failure{Held: h}, 0, false)
+			if !p.cancelled() {
+				q.leave(group, lua.Attempts{}, lua.Failure{Held: h}, 0, false)
+			}
 			continue
 		}
 		p.Idle = false
 		q.Groups[group].Pending[h.Entry] = p
-		done[i] = true
+		done[i] = max(done[i], lua.StillHeld)
 	}
 	return done
 }
@@ -169,10 +176,15 @@ func (q *Queue) Extend(group, consumer string, held []lua.Held) []bool {
 // of; crash says that nobody failed: its worker vanished.
 func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int, crash bool) lua.Outcome {
 	pending := q.Groups[group].Pending
-	if _, ok := pending[how.Entry]; !ok {
+	p, ok := pending[how.Entry]
+	if !ok {
 		return lua.Lost
 	}
 	e := q.entry(how.Entry)
+	if e == nil && p.cancelled() {
+		delete(pending, how.Entry)
+		return lua.CancelledOut
+	}
 	if e == nil {
 		delete(pending, how.Entry)
 		id := how.ID
@@ -191,6 +203,9 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		return lua.Lost
 	}
 	delete(pending, how.Entry)
+	if p.cancelled() {
+		return lua.CancelledOut
+	}
 
 	f := maps.Clone(e.Fields)
 	delete(f, lua.FieldFor)
@@ -371,4 +386,13 @@ func (q *Queue) DropConsumers(group string, consumers []string) int {
 		}
 	}
 	return n
+}
+
+// meant: "" is for all.
+func meant(to, group string) bool { return to == "" || to == group }
+
+// needs: not given yet, or held.
+func (g Group) needs(id string) bool {
+	_, pending := g.Pending[id]
+	return pending || less(g.Last, id)
 }

@@ -216,14 +216,13 @@ func (r *run) extend() {
 	if p, ok := r.q.Groups[group].Pending[held[0].Entry]; ok && !seldom(r, "another's") {
 		consumer = p.Consumer
 	}
-	step(r, fmt.Sprintf("extend by %s of %s: %v", consumer, group, held), func(ctx context.Context) ([]bool, error) {
+	step(r, fmt.Sprintf("extend by %s of %s: %v", consumer, group, held), func(ctx context.Context) ([]lua.Extended, error) {
 		answers, err := lua.Extend(ctx, r.c, r.k, group, consumer, held)
-		done := make([]bool, len(held))
-		for i := range answers {
-			done[i] = answers[i] == lua.StillHeld
+		if _, there := r.q.Groups[group]; !there {
+			answers = make([]lua.Extended, len(held))
 		}
-		return done, r.unlessAbsent(group, err)
-	}, func(q *Queue, _ []bool) []bool { return q.Extend(group, consumer, held) })
+		return answers, r.unlessAbsent(group, err)
+	}, func(q *Queue, _ []lua.Extended) []lua.Extended { return q.Extend(group, consumer, held) })
 }
 
 // unlessAbsent takes ErrNoGroup for an answer of a group that is not there, and of no other.

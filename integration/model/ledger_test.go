@@ -15,6 +15,7 @@ type ledger struct {
 	waiting map[string]bool            // accepted, and not ready yet
 	owed    map[string]map[string]bool // group → serials that it was to be given, and is not done with
 	serials map[string]string          // entry ID → serial, also of entries that are gone
+	whole   func() string              // of a partition: audits the whole queue
 }
 
 func newLedger() *ledger {
@@ -29,6 +30,43 @@ func serialOf(payload string) string {
 
 // audit enters who has become owed what, and says what is nowhere any more.
 func (l *ledger) audit(q *Queue) string {
+	if l.whole != nil {
+		return l.whole()
+	}
+	return auditAll([]*ledger{l}, []*Queue{q})
+}
+
+// auditAll is audit for the partitions of a queue, whose ledgers share what is waiting and owed.
+func auditAll(books []*ledger, queues []*Queue) string {
+	for i, l := range books {
+		l.enter(queues[i])
+	}
+	l := books[0]
+	for _, serial := range slices.Sorted(maps.Keys(l.waiting)) {
+		if !slices.ContainsFunc(queues, func(q *Queue) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Values(q.Scheduled)),
+				func(m Message) bool { return serialOf(m.Payload) == serial })
+		}) {
+			return fmt.Sprintf("%s was accepted and is not scheduled, ready or dead", serial)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(l.owed)) {
+		for _, serial := range slices.Sorted(maps.Keys(l.owed[group])) {
+			there := false
+			for i, l := range books {
+				q := queues[i]
+				there = there || l.scheduled(q, serial, group) || l.ready(q, serial, group) || l.dead(q, serial, group)
+			}
+			if !there {
+				return fmt.Sprintf("%s is not acknowledged by %s, and not scheduled, ready, pending or dead", serial, group)
+			}
+		}
+	}
+	return ""
+}
+
+// enter has whoever is to be given a message be owed it.
+func (l *ledger) enter(q *Queue) {
 	for _, e := range q.Stream {
 		serial := serialOf(e.Fields[lua.FieldPayload])
 		if serial == "" {
@@ -37,7 +75,7 @@ func (l *ledger) audit(q *Queue) string {
 		delete(l.waiting, serial)
 		l.serials[e.ID] = serial
 		for name, g := range q.Groups {
-			if meant(e.Fields[lua.FieldFor], name) && g.needs(e.ID) {
+			if meant(e.Fields[lua.FieldFor], name) && g.needs(e.ID) && !g.Pending[e.ID].cancelled() {
 				if l.owed[name] == nil {
 					l.owed[name] = map[string]bool{}
 				}
@@ -48,20 +86,6 @@ func (l *ledger) audit(q *Queue) string {
 	for _, letter := range q.Dead {
 		delete(l.waiting, l.serialIn(letter))
 	}
-	for _, serial := range slices.Sorted(maps.Keys(l.waiting)) {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(q.Scheduled)),
-			func(m Message) bool { return serialOf(m.Payload) == serial }) {
-			return fmt.Sprintf("%s was accepted and is not scheduled, ready or dead", serial)
-		}
-	}
-	for _, group := range slices.Sorted(maps.Keys(l.owed)) {
-		for _, serial := range slices.Sorted(maps.Keys(l.owed[group])) {
-			if !l.scheduled(q, serial, group) && !l.ready(q, serial, group) && !l.dead(q, serial, group) {
-				return fmt.Sprintf("%s is not acknowledged by %s, and not scheduled, ready, pending or dead", serial, group)
-			}
-		}
-	}
-	return ""
 }
 
 func (l *ledger) scheduled(q *Queue, serial, group string) bool {
@@ -142,13 +166,4 @@ func (l *ledger) purge(letter Entry) {
 			delete(l.owed[group], l.serialIn(letter))
 		}
 	}
-}
-
-// meant: "" is for all.
-func meant(to, group string) bool { return to == "" || to == group }
-
-// needs: not given yet, or held.
-func (g Group) needs(id string) bool {
-	_, pending := g.Pending[id]
-	return pending || less(g.Last, id)
 }

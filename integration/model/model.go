@@ -72,6 +72,11 @@ type Call struct {
 	Refused   []bool // by item
 }
 
+func newQueue() *Queue {
+	return &Queue{Scheduled: map[string]Message{}, Groups: map[string]Group{}, Windows: map[string]int64{},
+		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
+}
+
 // Enqueue: nothing → scheduled; straight to ready when due, nothing else is overdue, and the queue is neither held nor limited.
 func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
 	receipts := make([]lua.Receipt, len(items))

@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -14,12 +16,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
+// checksGiven: the command line says how many sequences there are to be.
+var checksGiven bool
+
 func TestMain(m *testing.M) {
 	// What a plain `go test` does; the command line has the last word.
 	settings := map[string]string{"checks": "200", "steps": "40", "nofailfile": "true", "shrinktime": "60s"}
 	if seed := os.Getenv("DUESTREAM_TEST_SEED"); seed != "" {
 		settings["seed"] = seed
 	}
+	checksGiven = slices.ContainsFunc(os.Args, func(arg string) bool { return strings.Contains(arg, "rapid.checks") })
 	for name, value := range settings {
 		if err := flag.Set("rapid."+name, value); err != nil {
 			panic(err)
@@ -65,8 +71,9 @@ func (r *run) play() (differs mismatch) {
 }
 
 func newRun(t *rapid.T, c rueidis.Client, k lua.Keys, counts tally) *run {
-	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(), memory: memory{cursors: map[string]string{}},
-		keyOf: map[string]string{}}
+	r := &run{T: t, c: c, k: k, tally: counts, q: newQueue(), book: newLedger(),
+		memory: memory{cursors: map[string]string{}, serials: new(int)},
+		keyOf:  map[string]string{}}
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	r.keepHistory(ctx)

@@ -36,7 +36,7 @@ type memory struct {
 	token   lua.Token // of the last enqueue with one
 	items   []lua.Item
 	tokens  int
-	serials int
+	serials *int              // of a queue, in all its partitions
 	sweep   string            // cursor of trim
 	cursors map[string]string // of reclaim, by group
 	turns   lua.TurnsPassed   // by the last sweep of keys
@@ -83,8 +83,8 @@ func seldom(r *run, what string) bool {
 }
 
 func (r *run) payload() []byte {
-	r.serials++
-	return fmt.Appendf(nil, "m%d:%s", r.serials,
+	*r.serials++
+	return fmt.Appendf(nil, "m%d:%s", *r.serials,
 		pick(r, "body", "", "\x00\xff", "a longer payload that matters to limits by bytes"))
 }
 
@@ -134,7 +134,7 @@ func (r *run) enqueue() {
 		if items[i].Dedup = pick(r, "dedup", lua.Refuse, lua.Fresh, lua.Window(2*time.Hour), lua.Replace,
 			lua.ReplaceLater, lua.ReplaceEarlier); items[i].Dedup == lua.Fresh &&
 			pick(r, "own ID", true, false) {
-			items[i].ID = fmt.Sprint(ownID, r.serials)
+			items[i].ID = fmt.Sprint(ownID, *r.serials)
 		}
 	}
 	r.call("enqueue", token, items)
@@ -331,6 +331,12 @@ func (r *run) damageMeta() {
 
 // settle runs the queue to its end: everything is due, delivered to every group, acknowledged and freed. Nothing may be left.
 func (r *run) settle() {
+	r.empty()
+	r.noneOwed()
+}
+
+// empty is settle for one partition.
+func (r *run) empty() {
 	r.setHeld(false)
 	r.setFlow(Flow{})
 	if len(r.q.Groups) == 0 {
@@ -359,6 +365,10 @@ func (r *run) settle() {
 	if q := r.seen; len(q.Scheduled)+len(q.Stream)+len(q.Dead)+len(q.windows)+len(q.Turns) > 0 {
 		r.refuse("left over:\n%v\nwindows %v", q.lines(0), q.windows)
 	}
+}
+
+// noneOwed: everybody was given everything.
+func (r *run) noneOwed() {
 	for group, owed := range r.book.owed {
 		if len(owed) > 0 || len(r.book.waiting) > 0 {
 			r.refuse("%s was never done with %v; never ready: %v", group, owed, r.book.waiting)

@@ -48,8 +48,8 @@ func (r *run) plan() {
 	var all []lua.Occurrence
 	at := r.at(pick(r, "at", time.Hour, -time.Hour, 3*time.Hour))
 	for range pick(r, "occurrences", 1, 2, 0) {
-		r.serials++
-		at = at.Add(time.Duration(r.serials) * time.Second)
+		*r.serials++
+		at = at.Add(time.Duration(*r.serials) * time.Second)
 		for slices.Contains(r.q.Recurrences[name].Recent, decimal(at.UnixMilli())) { // no planner plans one twice
 			at = at.Add(time.Millisecond)
 		}

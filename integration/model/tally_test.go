@@ -19,7 +19,7 @@ var (
 	}
 	outcomes = map[lua.Outcome]string{
 		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released",
-		lua.Skipped: "skipped", lua.Snoozed: "snoozed",
+		lua.Skipped: "skipped", lua.Snoozed: "snoozed", lua.CancelledOut: "cancelled",
 	}
 	redriven = map[lua.Redriven]string{
 		lua.RedriveGroupGone: "for a group that is gone", lua.RedriveUnreadable: "unreadable", lua.RedriveMalformed: "malformed",
@@ -45,6 +45,10 @@ func (t tally) add(what string, got any) {
 		for _, outcome := range got {
 			count(1, outcomes[outcome])
 		}
+	case []lua.Extended:
+		for _, answer := range got {
+			count(1, map[lua.Extended]string{lua.NotHeld: "lost", lua.StillHeld: "held", lua.HeldCancelled: "cancelled"}[answer])
+		}
 	case []lua.Redriven:
 		for _, outcome := range got {
 			count(1, redriven[outcome])
@@ -56,6 +60,7 @@ func (t tally) add(what string, got any) {
 		count(got.Retried, "retried")
 		count(got.Dead, "buried")
 		count(got.Skipped, "skipped")
+		count(got.Cancelled, "cancelled")
 		if got.Cursor != "" {
 			count(1, "in part")
 		}

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -204,3 +206,17 @@ func compareIDs(a, b string) int {
 }
 
 func less(a, b string) bool { return compareIDs(a, b) < 0 }
+
+func show(f fields) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		out = append(out, fmt.Sprintf("%s=%q", name, f[name]))
+	}
+	return strings.Join(out, " ")
+}
+
+// atoi is 0 for what is no number.
+func atoi(text string) int64 {
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}

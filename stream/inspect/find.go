@@ -93,7 +93,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	s.seen, s.progress = o.Seen, o.Progress
 	s.around = newSurroundings(ctx, c, prefix, f.At)
 	places, queues, err := s.find(ctx, o.Queues)
-	f.Places, f.Queues, f.Looked, f.Windows = append(f.Places, places...), queues, s.total, s.windows()
+	f.Places, f.Queues, f.Looked, f.Windows = append(f.Places, places...), queues, s.total, s.windows(f.At)
 	f.History = history(f)
 	if errors.Is(err, deadletter.ErrNotFound) {
 		f.Why = s.around.whyNowhere(f)
@@ -214,9 +214,9 @@ func (s *finder) step(done, total int64) {
 	}
 }
 
-func (s *finder) windows() (open []Window) {
+func (s *finder) windows(now time.Time) (open []Window) {
 	for _, name := range slices.Sorted(maps.Keys(s.locators)) {
-		if l := s.locators[name]; !l.window.IsZero() {
+		if l := s.locators[name]; l.window.After(now) {
 			open = append(open, Window{l.queue, l.window})
 		}
 	}
@@ -224,7 +224,8 @@ func (s *finder) windows() (open []Window) {
 }
 
 // Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It
-// does not say whether that one is finished: Find does. One round trip per partition, and one for the registry.
+// does not say whether that one is finished: Find does. One round trip per partition, one more where there is a window,
+// and one for the registry.
 func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return until, err
@@ -236,10 +237,15 @@ func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string)
 	for _, partition := range counts.Candidates(id) {
 		var end time.Time
 		key := lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Seen
-		if err := view.Ask(ctx, c, view.Score(c.B().Zscore().Key(key).Member(id).Build(), &end)); err != nil {
+		err := view.Ask(ctx, c, view.Score(c.B().Zscore().Key(key).Member(id).Build(), &end))
+		var now time.Time
+		if err == nil && end.After(until) {
+			now, err = view.ServerTimeOf(ctx, c, key)
+		}
+		if err != nil {
 			return until, fmt.Errorf("dedup window of %s: %w", id, err)
 		}
-		if end.After(until) {
+		if end.After(until) && end.After(now) { // what has ended stays for a while
 			until = end
 		}
 	}

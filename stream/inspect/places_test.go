@@ -219,3 +219,20 @@ func TestEveryLookFindsAMessageWhereverItsKeyPutIt(t *testing.T) {
 		}
 	})
 }
+
+// A window that has ended stays until somebody clears it away, and refuses nothing. It was told as if it still did.
+func TestADedupWindowThatHasEndedIsNotTold(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Do("ZADD", r.Keys.Due, "9999999999999", "m")
+		r.Do("ZADD", r.Keys.Seen, "1000000000000", "m")
+		if found, err := r.find("m", r.Queue); err != nil || len(found.Windows) != 0 {
+			t.Errorf("find: %+v, %v", found.Windows, err)
+		}
+		if until, err := Remembered(t.Context(), r.Client, r.Prefix, r.Queue, "m"); err != nil || !until.IsZero() {
+			t.Errorf("remembered until %v, %v", until, err)
+		}
+	})
+}

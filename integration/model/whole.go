@@ -1,0 +1,243 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Whole is a queue with partitions, each of which is a Queue: what clients and operators see of it, who know IDs and keys, and
+// not where a message is (PROTOCOL, section 16).
+type Whole struct {
+	Counts lua.Counts // every partition count that the queue ever had
+	Parts  []*Queue
+}
+
+// of is the partition of a message: that of its key, or else of its ID.
+func (w *Whole) of(id, key string) int { return w.Counts.Of(cmp.Or(key, id)) }
+
+// holding are the partitions in which an ID is scheduled for the first time.
+func (w *Whole) holding(id string) (in []int) {
+	for i, q := range w.Parts {
+		if _, ok := q.Scheduled[id]; ok {
+			in = append(in, i)
+		}
+	}
+	return in
+}
+
+// window is when the last dedup window of an ID ends; 0 when none is open.
+func (w *Whole) window(id string) (end int64) {
+	for _, q := range w.Parts {
+		if q.Windows[id] > q.Now {
+			end = max(end, q.Windows[id])
+		}
+	}
+	return end
+}
+
+// Schedule: an ID belongs to its queue, whatever its key and partition.
+func (w *Whole) Schedule(item lua.Item, key string) lua.Verdict {
+	target, now := w.of(item.ID, key), w.Parts[0].Now
+	in, replaces := w.holding(item.ID), false
+	switch due := when(item.When, now); item.Dedup {
+	case lua.Replace, lua.ReplaceLater, lua.ReplaceEarlier:
+		replaces = len(in) > 0
+		for _, i := range in {
+			old := int64(unparked(w.Parts[i].Scheduled[item.ID].Due))
+			if item.Dedup == lua.ReplaceLater && due <= old || item.Dedup == lua.ReplaceEarlier && due >= old {
+				return lua.Duplicate
+			}
+		}
+	}
+	if !replaces && (len(in) > 0 || w.window(item.ID) > 0) {
+		return lua.Duplicate
+	}
+	// One without a key replaces where the ID is; one with a key goes where its key has its turns.
+	if replaces && key == "" && !slices.Contains(in, target) {
+		target = in[0]
+	}
+	end := w.window(item.ID)
+	verdict := w.Parts[target].Enqueue(lua.Token{}, []lua.Item{item})[0].Verdict
+	for _, i := range in {
+		if i != target {
+			w.Parts[i].Cancel([]string{item.ID}) // the window that began with it goes on with the new one
+			w.Parts[target].Windows[item.ID], verdict = end, lua.Replaced
+		}
+	}
+	if w.Parts[target].Windows[item.ID] == 0 {
+		delete(w.Parts[target].Windows, item.ID)
+	}
+	return verdict
+}
+
+// Cancel: scheduled → nothing, wherever it is.
+func (w *Whole) Cancel(id string) (cancelled bool) {
+	for _, q := range w.Parts {
+		cancelled = q.Cancel([]string{id})[0] || cancelled
+	}
+	return cancelled
+}
+
+// Reschedule: scheduled → scheduled, wherever it is.
+func (w *Whole) Reschedule(id string, to lua.When) (moved bool) {
+	for _, q := range w.Parts {
+		_, one := q.Reschedule(id, to)
+		moved = one || moved
+	}
+	return moved
+}
+
+// CancelRetries: scheduled again → nothing, in all partitions; for all groups ("") with what is scheduled for the first time.
+func (w *Whole) CancelRetries(id, group string) (cancelled bool) {
+	cancelled = group == "" && w.Cancel(id)
+	for _, q := range w.Parts {
+		cancelled = len(q.CancelRetries(id, group)) > 0 || cancelled
+	}
+	return cancelled
+}
+
+// RescheduleRetries: scheduled again → scheduled, likewise.
+func (w *Whole) RescheduleRetries(id, group string, to lua.When) (moved bool) {
+	moved = group == "" && w.Reschedule(id, to)
+	for _, q := range w.Parts {
+		moved = len(q.RescheduleRetries(id, group, to)) > 0 || moved
+	}
+	return moved
+}
+
+// Meant are the members of each partition that a bulk change of the IDs with a beginning is about: all first deliveries, and what
+// was redriven for all; with retries also what waits for one group.
+func (w *Whole) Meant(prefix string, retries bool) [][]string {
+	meant := make([][]string, len(w.Parts))
+	for i, q := range w.Parts {
+		for _, member := range q.Order() {
+			m := lua.ParseMember(member)
+			if strings.HasPrefix(m.ID, prefix) && (retries || m.Kind == lua.MemberFirst || m.Group == "") {
+				meant[i] = append(meant[i], member)
+			}
+		}
+	}
+	return meant
+}
+
+// Grow adds partitions, with the groups and settings that there are. Asked, a queue that holds messages with a key does not grow.
+func (w *Whole) Grow(n int, despiteKeys bool) (grown bool) {
+	for _, q := range w.Parts {
+		for _, m := range q.Scheduled {
+			if !despiteKeys && m.key() != "" {
+				return false
+			}
+		}
+		if !despiteKeys && len(q.Turns) > 0 {
+			return false
+		}
+	}
+	for len(w.Parts) < n {
+		q := newQueue()
+		q.Now, q.Held, q.Skip = w.Parts[0].Now, w.Parts[0].Held, w.Parts[0].Skip
+		for group := range w.Parts[0].Groups {
+			q.EnsureGroup(group)
+		}
+		w.Parts = append(w.Parts, q)
+	}
+	w.Counts = w.Counts.With(n)
+	return true
+}
+
+// Redrive schedules a letter again: one with a key in the partition where the key belongs now, any other where it is.
+func (w *Whole) Redrive(partition int, letter string) lua.Redriven {
+	q := w.Parts[partition]
+	at := slices.IndexFunc(q.Dead, func(e Entry) bool { return e.ID == letter })
+	if at < 0 {
+		return lua.RedriveGone
+	}
+	to := q
+	if key := q.Dead[at].key(); key != "" {
+		to = w.Parts[w.Counts.Of(key)]
+	}
+	if to != q {
+		to.Dead = append(to.Dead, q.Dead[at])
+	}
+	outcome := to.Redrive([]lua.Redrive{{Letter: letter, When: lua.After(0)}})[0]
+	if to != q && outcome == lua.RedriveScheduled {
+		q.Dead = slices.Delete(q.Dead, at, at+1)
+	} else if to != q {
+		to.Dead = to.Dead[:len(to.Dead)-1]
+	}
+	return outcome
+}
+
+// Places is where a message is, as an operator is told: in which partition and state, for which groups, which attempt.
+func (w *Whole) Places(id string) (places []string) {
+	for i, q := range w.Parts {
+		for member, m := range q.Scheduled {
+			name := lua.ParseMember(member)
+			if m.Broken == "" && m.Meta[lua.FieldID] != id || m.Broken != "" && name.ID != id {
+				continue
+			}
+			state := "scheduled"
+			if name.Group != "" {
+				state = "retrying for " + name.Group
+			}
+			places = append(places, fmt.Sprintf("%d %s, attempt %s, key %q, waits %v", i, state, cmp.Or(m.Meta[lua.FieldAttempt],
+				"1"), m.key(), isParked(m.Due)))
+		}
+		for _, e := range q.Stream {
+			if e.messageID() != id {
+				continue
+			}
+			for name, g := range q.Groups {
+				p, pending := g.Pending[e.ID]
+				state := ""
+				switch {
+				case !meant(e.Fields[lua.FieldFor], name): // it is skipped
+					continue
+				case pending:
+					state = "pending with " + p.Consumer + " of " + name
+				case less(g.Last, e.ID):
+					state = "ready for " + name
+				default:
+					continue
+				}
+				places = append(places, fmt.Sprintf("%d %s, attempt %s, key %q, waits false", i, state,
+					e.Fields[lua.FieldAttempt], e.key()))
+			}
+		}
+		for _, letter := range q.Dead {
+			if letter.Fields[lua.FieldID] == id {
+				places = append(places, fmt.Sprintf("%d dead of %s, attempt %s, key %q, waits false", i,
+					letter.Fields[lua.FieldGroup], letter.Fields[lua.FieldAttempt], letter.key()))
+			}
+		}
+	}
+	slices.Sort(places)
+	return places
+}
+
+// CancelRunning ends a message wherever it is, for all groups (""), or for one. holders is how many hear of it.
+func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
+	found, unread := false, false
+	for _, q := range w.Parts {
+		for _, one := range q.CancelEntries(id, group) {
+			found = true
+			unread = unread || one.Verdict == lua.EntryUnread
+			if one.Verdict == lua.EntryCancelling {
+				holders++
+			}
+		}
+	}
+	found = w.CancelRetries(id, group) || found
+	switch {
+	case unread:
+		return "unread", holders
+	case holders > 0:
+		return "cancelling", holders
+	case found:
+		return "cancelled", 0
+	}
+	return "not found", 0
+}

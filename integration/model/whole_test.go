@@ -1,0 +1,300 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"pgregory.net/rapid"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// whole is one random sequence on a queue with partitions. Its parts are sequences of their own, which share what is remembered
+// of messages: a bridge and workers do to each part what they do to a queue that has one.
+type whole struct {
+	*rapid.T
+	redis         *bridge.Redis
+	prefix, queue string
+	client        *bridge.Client
+	admin         *admin.Admin
+	counts        lua.Counts
+	parts         []*run
+	serials       *int
+	book          *ledger // shared by the parts, but for the serials
+	tally         tally
+	mixed         bool // it grew despite its keys, so that messages of one key may be in several partitions
+}
+
+// TestQueueWithPartitionsDoesWhatTheModelSays runs random sequences of what clients, operators, bridges and workers do to a queue
+// that has partitions and grows, on a server and on the model, and compares everything that can be observed after each.
+func TestQueueWithPartitionsDoesWhatTheModelSays(t *testing.T) {
+	if checks := flag.Lookup("rapid.checks").Value; !checksGiven {
+		usual := checks.String()
+		_ = checks.Set("80")
+		defer func() { _ = checks.Set(usual) }()
+	}
+	s := redistest.Shared(t)
+	c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
+	redis := &bridge.Redis{Client: c, Blocking: s.Client(t)}
+	prefix, sequences, counts := s.Prefix(t), 0, tally{}
+	rapid.Check(t, func(rt *rapid.T) {
+		sequences++
+		w := newWhole(rt, redis, fmt.Sprint(prefix, "-", sequences), counts)
+		defer w.clear()
+		if differs := w.play(); differs != "" {
+			rt.Log(differs)
+			rt.Fatal("the server does not do what the model says: see above")
+		}
+	})
+	t.Logf("%d sequences on %s: %v", sequences, s.Name(), counts)
+}
+
+func newWhole(t *rapid.T, redis *bridge.Redis, prefix string, counts tally) *whole {
+	w := &whole{T: t, redis: redis, prefix: prefix, queue: "q", tally: counts, serials: new(int), book: newLedger(),
+		admin: admin.New(redis, prefix), counts: lua.Counts{1}}
+	w.book.whole = w.lost
+	w.addPart()
+	w.connect()
+	return w
+}
+
+// connect makes a client that has read the registry and the heartbeats by its next call.
+func (w *whole) connect() {
+	if w.client != nil {
+		_ = w.client.Close()
+	}
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: w.redis, Prefix: w.prefix})
+	if err != nil {
+		panic(err)
+	}
+	w.client = client
+}
+
+func (w *whole) addPart() {
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	book := *w.book
+	book.serials = map[string]string{}
+	part := &run{T: w.T, c: w.redis.Client, k: lua.NewKeys(w.prefix, lua.PartitionName(w.queue, len(w.parts))), tally: w.tally,
+		q: newQueue(), book: &book, memory: memory{cursors: map[string]string{}, serials: w.serials}, keyOf: map[string]string{}}
+	part.last, part.seen = part.look(ctx)
+	if part.start = part.last; len(w.parts) > 0 {
+		part.start, part.last = w.parts[0].start, w.last()
+	}
+	w.parts = append(w.parts, part)
+}
+
+func (w *whole) clear() {
+	_ = w.client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	globals := lua.NewGlobals(w.prefix)
+	all := []string{"UNLINK", globals.Queues, globals.Wake, globals.Bridges, globals.Defaults}
+	for _, part := range w.parts {
+		all = append(all, part.k.All()...)
+	}
+	if err := w.parts[0].commands(ctx, [][]string{all}); err != nil {
+		w.Errorf("%v", err)
+	}
+}
+
+func (w *whole) last() (last int64) {
+	for _, part := range w.parts {
+		last = max(last, part.last)
+	}
+	return last
+}
+
+// play is one sequence: groups, random steps, and the end of everything.
+func (w *whole) play() (differs mismatch) {
+	defer func() {
+		p := recover()
+		var ours bool
+		if differs, ours = p.(mismatch); p != nil && !ours {
+			panic(p)
+		}
+	}()
+	w.parts[0].skipKeys(pick(w.parts[0], "key_failure", "block", "block", "skip"))
+	for _, group := range groupNames[:pick(w.parts[0], "groups", 1, 2)] {
+		w.parts[0].ensureGroup(group)
+	}
+	w.growTo(pick(w.parts[0], "partitions", 2, 1, 4), false)
+	w.Repeat(w.actions())
+	w.settle()
+	return ""
+}
+
+// do executes one transition of a whole queue on both sides, as step does for one partition. A call may run several scripts, so
+// what follows from the clock is taken from the server, if it lies within the call.
+func do[T any](w *whole, what string, call func(context.Context) (T, error), spec func(q *Whole, got T) T) T {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	w.parts[0].last = w.last()
+	before := w.parts[0].tick(ctx)
+	got, err := call(ctx)
+	if err != nil {
+		w.parts[0].refuse("%s: %v", what, err)
+	}
+	if list, long := any(got).([]string); long {
+		w.Logf("%s:\n\t%s", what, strings.Join(list, "\n\t"))
+	} else {
+		w.Logf("%s: %+v", what, got)
+	}
+	q := &Whole{Counts: w.counts}
+	var after int64
+	seen := make([]stored, len(w.parts))
+	for i, part := range w.parts {
+		after, seen[i] = part.look(ctx)
+		next := part.q.clone()
+		next.Now, next.EndedWindows = before, part.seen.ended(before)
+		next.NewEntries, next.NewLetters = newer(seen[i].Stream, part.seen.newest), newer(seen[i].Dead, part.seen.newestDead)
+		q.Parts = append(q.Parts, next)
+	}
+	differs := ""
+	if want := spec(q, got); !reflect.DeepEqual(got, want) {
+		differs += fmt.Sprintf("the answer is %+v\n     want it %+v\n", got, want)
+	}
+	w.counts = q.Counts
+	for i := range q.Parts {
+		if i == len(w.parts) { // it has grown
+			w.addPart()
+			seen = append(seen, w.parts[i].seen)
+		}
+		part, next := w.parts[i], q.Parts[i]
+		next.adopt(seen[i])
+		next.adoptTimes(seen[i].Queue, after-before)
+		next.Calls = seen[i].Calls // their names are the client's own
+		differs += seen[i].damage + diff(next.lines(before), seen[i].lines(before))
+		if woken, tells := seen[i].token != part.seen.token, next.tells(what, part.q); tells && !woken {
+			differs += fmt.Sprintf("no wake token was added to partition %d\n", i)
+		}
+		part.q, part.seen, part.last = next, seen[i], after
+	}
+	if differs != "" {
+		w.parts[0].refuse("after %s:\n%s", what, differs)
+	}
+	w.tally[what[:strings.IndexByte(what+" ", ' ')]+" of a whole queue: "+fmt.Sprint(summary(got))]++
+	w.tally["steps of a whole queue"]++
+	return got
+}
+
+// summary of an answer is what is counted.
+func summary(got any) any {
+	switch got := got.(type) {
+	case []string:
+		return fmt.Sprint(min(3, len(got)), " or more found")
+	case int:
+		return min(3, got)
+	case lua.Verdict:
+		return verdicts[got]
+	}
+	return got
+}
+
+// adoptTimes takes over what the server's clock decided, where that is within a call that took so long.
+func (q *Queue) adoptTimes(seen *Queue, took int64) {
+	for member, m := range q.Scheduled {
+		if s, ok := seen.Scheduled[member]; ok {
+			if later := s.Due - m.Due; later > 0 && later <= float64(took) {
+				m.Due = s.Due
+			}
+			expires := atoi(m.Meta[lua.FieldExpires])
+			if later := atoi(s.Meta[lua.FieldExpires]) - expires; expires > 0 && later > 0 && later <= took {
+				m.Meta = maps.Clone(m.Meta)
+				m.Meta[lua.FieldExpires] = s.Meta[lua.FieldExpires]
+			}
+			q.Scheduled[member] = m
+		}
+	}
+	for id, end := range q.Windows {
+		if later := seen.Windows[id] - end; later > 0 && later <= took {
+			q.Windows[id] = seen.Windows[id]
+		}
+	}
+}
+
+func verdictOf(receipt bridge.Receipt, err error) (lua.Verdict, error) {
+	switch {
+	case errors.Is(err, bridge.ErrDuplicate):
+		return lua.Duplicate, nil
+	case err != nil:
+		return 0, err
+	case receipt.Replaced:
+		return lua.Replaced, nil
+	case receipt.Ready:
+		return lua.Ready, nil
+	}
+	return lua.Scheduled, nil
+}
+
+// lost is the audit of the whole queue.
+func (w *whole) lost() string {
+	var books []*ledger
+	var queues []*Queue
+	for _, part := range w.parts {
+		books, queues = append(books, part.book), append(queues, part.seen.Queue)
+	}
+	return auditAll(books, queues)
+}
+
+// audit holds the laws that are true of what is stored alone.
+func (w *whole) audit() {
+	flying, scheduled := map[string]int{}, map[string]int{}
+	for i, part := range w.parts {
+		part.audit()
+		for note := range part.seen.Turns {
+			if key, by, busy := strings.Cut(note, lua.Separator+"busy"+lua.Separator); busy && by != "" {
+				if in, known := flying[key]; known && in != i && !w.mixed {
+					part.refuse("the key %q is in flight in partitions %d and %d", key, in, i)
+				}
+				flying[key] = i
+			}
+		}
+		for member := range part.seen.Scheduled {
+			if strings.Contains(member, lua.Separator) {
+				continue
+			}
+			if in, twice := scheduled[member]; twice {
+				part.refuse("%q is scheduled in partitions %d and %d", member, in, i)
+			}
+			scheduled[member] = i
+		}
+	}
+}
+
+func (w *whole) settle() {
+	for _, part := range w.parts {
+		part.empty()
+	}
+	w.audit()
+	w.parts[0].noneOwed()
+	for i, part := range w.parts {
+		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+		for _, key := range part.k.All() {
+			if key == part.k.Policy || key == part.k.Wake || key == part.k.Stream || key == part.k.Dead {
+				continue
+			}
+			if n, err := part.c.Do(ctx, part.c.B().Exists().Key(key).Build()).AsInt64(); err != nil || n > 0 {
+				part.refuse("partition %d is empty, and has %s: %v", i, key, err)
+			}
+		}
+		cancel()
+	}
+}
+
+// when and soon are points in time: hours apart, so that none comes while a sequence runs.
+func (w *whole) when() time.Time {
+	return w.parts[0].at(pick(w.parts[0], "when", -time.Hour, time.Hour, 2*time.Hour, 3*time.Hour, -2*time.Hour))
+}

@@ -1,0 +1,107 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/duestream/duestream/lua"
+)
+
+// Record is what an export has of a message, and an import writes: where it waits, for which group, and its fields. A ready one
+// becomes a message of the schedule, for its group alone.
+type Record struct {
+	Dead   bool
+	Member string // of the schedule; of a dead letter its name
+	Due    int64
+	Fields fields
+}
+
+// line is a record as text. Meta and payload of a message are its fields.
+func (r Record) line() string {
+	kind := "message"
+	if r.Dead {
+		kind = "letter"
+	}
+	return fmt.Sprintf("%s %q at %d: %s", kind, r.Member, r.Due, show(r.Fields))
+}
+
+// Export is all that a queue holds: what each group has not acknowledged, what is scheduled, and what is dead.
+func (w *Whole) Export() (records []Record) {
+	for _, q := range w.Parts {
+		for _, name := range slices.Sorted(maps.Keys(q.Groups)) {
+			g := q.Groups[name]
+			for _, e := range q.Stream {
+				p, pending := g.Pending[e.ID]
+				if !g.needs(e.ID) || !meant(e.Fields[lua.FieldFor], name) || pending && p.cancelled() {
+					continue
+				}
+				f := maps.Clone(e.Fields)
+				f[lua.FieldFor] = name
+				due := atoi(f[lua.FieldDue])
+				delete(f, lua.FieldDue)
+				member := lua.Member{Kind: lua.MemberImported, ID: e.messageID(), Group: name, Of: e.ID}
+				records = append(records, Record{Member: member.String(), Due: due, Fields: f})
+			}
+		}
+		for _, member := range q.Order() {
+			m := q.Scheduled[member]
+			f := m.fields()
+			delete(f, lua.FieldDue)
+			records = append(records, Record{Member: member, Due: int64(unparked(m.Due)), Fields: f})
+		}
+	}
+	for i, q := range w.Parts {
+		for _, letter := range q.Dead {
+			name := letter.ID
+			if i > 0 {
+				name = fmt.Sprintf("%d/%s", i, letter.ID)
+			}
+			records = append(records, Record{Dead: true, Member: name, Fields: letter.Fields})
+		}
+	}
+	return records
+}
+
+// lines are records in any order.
+func linesOf(records []Record) (lines []string) {
+	for _, r := range records {
+		lines = append(lines, r.line())
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// place is the partition of a record: that of its key, or else of its ID.
+func (w *Whole) place(r Record) int { return w.of(r.Fields[lua.FieldID], r.Fields[lua.FieldKey]) }
+
+// Import writes the records of a queue into one that holds nothing, in their order.
+func (w *Whole) Import(records []Record, window lua.Dedup) {
+	items := map[int][]lua.Item{}
+	for _, r := range records {
+		i := w.place(r)
+		q := w.Parts[i]
+		if r.Dead {
+			q.Dead = append(q.Dead, Entry{next(&q.NewLetters), r.Fields})
+			continue
+		}
+		meta := maps.Clone(r.Fields)
+		payload := meta[lua.FieldPayload]
+		delete(meta, lua.FieldPayload)
+		if !strings.Contains(r.Member, lua.Separator) && meta[lua.FieldAttempt] == "1" {
+			delete(meta, lua.FieldAttempt) // a first delivery does not tell it
+		}
+		var more []lua.FieldValue
+		for name, value := range meta {
+			more = append(more, lua.FieldValue{Field: name, Value: value})
+		}
+		items[i] = append(items[i], lua.Item{ID: r.Member, When: lua.When(decimal(r.Due)), Payload: []byte(payload),
+			Meta: lua.EncodeMeta(nil, 0, time.Time{}, more...), Dedup: cmp.Or(window, lua.Refuse)})
+	}
+	for i, some := range items {
+		w.Parts[i].Enqueue(lua.Token{}, some)
+	}
+}
