@@ -36,8 +36,8 @@ CLUSTER  ?=
 RELEASES ?=
 
 .PHONY: campaign
-campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, METRICS=1 scrapes it
-	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
+campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keeps table and timeline, CLUSTER=1 on a cluster, RELEASES=1 beside the release before, RATE=n messages a second, METRICS=1 scrapes it
+	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
 		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$$' $(GOTESTFLAGS)
 
 .PHONY: rules

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
 )
 
 // Columns of the result that must be zero.
@@ -55,6 +56,8 @@ type Finding struct {
 type Tally struct {
 	Tried, Accepted, Unknown, Refused int // messages
 	Cancelled, Moved                  int
+	Halted, HaltedHeld                int            // cancelled wherever they were: held by nobody, and by somebody
+	Hung                              int            // dead letters of handlers that outlasted their limit
 	Deliveries, First, Retries, Dead  map[string]int // by group
 	Snoozed                           map[string]int // likewise: deliveries after a snooze
 	ByKind                            map[byte]int   // accepted, by kind
@@ -137,7 +140,10 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	if p.cancelled > 0 && p.overHTTP && (p.cancelled < p.heard || a.explainer.mayBeLate(p.first, p.heard)) {
 		p.cancelled, p.maybeCancelled = 0, true
 	}
-	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled
+	if p.halted > 0 && p.overHTTP && (p.halted < p.heard || a.explainer.mayBeLate(p.first, p.heard)) {
+		p.halted, p.maybeHalted = 0, true
+	}
+	owed := p.taken && p.cancelled == 0 && !p.maybeCancelled && p.halted == 0 && !p.maybeHalted
 	switch {
 	case p.taken:
 		a.Accepted++
@@ -158,6 +164,12 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		a.Overwritten++
 	case p.cancelled > 0:
 		a.Cancelled++
+	}
+	switch {
+	case p.halted > 0 && p.wasHeld:
+		a.HaltedHeld++
+	case p.halted > 0:
+		a.Halted++
 	}
 	if p.moved > 0 {
 		a.Moved++
@@ -190,6 +202,11 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		}
 		a.timing(p, c, complain)
 		a.Dead[group] += len(c.letters)
+		for _, l := range c.letters {
+			if l.Reason == lua.ReasonHandlerTimeout {
+				a.Hung++
+			}
+		}
 		if c.apart {
 			a.Crashed += len(c.letters)
 		}
@@ -216,6 +233,9 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		}
 		c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
 		column, problem := c.terminal(plan, a.acknowledged)
+		if p.halted > 0 || p.maybeHalted { // it may end anywhere
+			column = ""
+		}
 		if column == columnLost { // unless it ends with what only a master knew that was replaced
 			known := a.knownToAll(c)
 			switch {
@@ -232,6 +252,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			complain(column, group, "%s", problem)
 		}
 		a.attempts(c, p, func(format string, args ...any) { complain(columnBurnt, group, format, args...) })
+		a.halts(p, c, func(column, format string, args ...any) { complain(column, group, format, args...) })
 		a.laws(plan, p, c, func(column, format string, args ...any) { complain(column, group, format, args...) })
 	}
 }

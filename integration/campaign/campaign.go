@@ -112,7 +112,7 @@ func Run(t testing.TB, cfg Config) *Result {
 		return true
 	})
 
-	faults := sortOut(c.timeline.all())
+	faults := sortOut(c.nodes.withoutMeant(c.timeline.all()))
 	if c.scraper != nil {
 		c.must("metrics", c.auditMetrics(faults))
 	}
@@ -161,7 +161,7 @@ func (c *controller) setUp() error {
 				Prefix: prefix,
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
-				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics,
+				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics, Mixed: c.cfg.Releases,
 			}
 			if change != nil {
 				change(&p)
@@ -264,6 +264,9 @@ func (c *controller) attack() error {
 	processes, server := processCards(c.cfg.Visibility, c.overHTTP()), append(serverCards(c.cfg.Visibility), operatorCards()...)
 	if c.nodes == nil {
 		processes = append(processes, partitionCards(c.cfg.Visibility)...)
+		if c.overHTTP() {
+			processes = append(processes, cutGatewayCard(c.cfg.Visibility))
+		}
 		server = append(append(server, standaloneCards(c.cfg.Visibility)...), networkCards(c.cfg.Visibility)...)
 	} else {
 		server = append(server, clusterCards(c.cfg.Visibility)...)
@@ -352,6 +355,9 @@ func (c *controller) pulse() (stop func()) {
 		}
 	})
 	both.Go(func() { c.watchDenials(ctx) })
+	if c.nodes != nil {
+		both.Go(func() { c.nodes.watchRoles(ctx, note) })
+	}
 	if c.scraper != nil {
 		both.Go(func() { c.scraper.run(ctx, c.family) })
 	}

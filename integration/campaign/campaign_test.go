@@ -21,6 +21,7 @@ func TestMain(m *testing.M) {
 const (
 	envDuration = "DUESTREAM_CAMPAIGN_DURATION"
 	envOut      = "DUESTREAM_CAMPAIGN_OUT"
+	envRate     = "DUESTREAM_CAMPAIGN_RATE" // messages a second
 	envSeed     = "DUESTREAM_TEST_SEED"
 	envMetrics  = "DUESTREAM_CAMPAIGN_METRICS" // 1: every process is scraped, and what it counted is held against its ledger
 )
@@ -69,6 +70,11 @@ func run(t *testing.T, cfg Config, longRate float64) {
 		d, err := time.ParseDuration(long)
 		if err != nil {
 			t.Fatalf("%s: %v", envDuration, err)
+		}
+		if text := os.Getenv(envRate); text != "" {
+			if longRate, err = strconv.ParseFloat(text, 64); err != nil || longRate <= 0 {
+				t.Fatalf("%s %q: must be a number above 0", envRate, text)
+			}
 		}
 		cfg.Duration, cfg.Rate, cfg.Patience, cfg.Settle = d, longRate, 1, 2*time.Minute
 		cfg.Pause = [2]time.Duration{500 * time.Millisecond, 2500 * time.Millisecond}

@@ -120,7 +120,7 @@ func (d *delivery) lost() bool {
 
 // failed says that a handler failed on this entry in time, so that the next attempt is a retry and no duplicate.
 func (d *delivery) failed() bool {
-	return d.ended(endFail) && !d.exited(bridge.Lost) || d.ended(endAbandon)
+	return (d.ended(endFail) || d.ended(endHang)) && !d.exited(bridge.Lost) || d.ended(endAbandon)
 }
 
 // added is when the entry was added to the stream, in Unix µs, by the server's clock.
@@ -242,6 +242,10 @@ func (c *chain) letter(p plan) (column, problem string) {
 	case lua.ReasonMaxAttempts, lua.ReasonVisibilityTimeout:
 		if limit := p.maxAttempts(); limit == 0 || l.Attempt != limit {
 			return columnWrong, fmt.Sprintf("%s, max_attempts %d", describe, limit)
+		}
+	case lua.ReasonHandlerTimeout:
+		if p.kind != kindHang || l.Attempt != p.maxAttempts() {
+			return columnWrong, describe
 		}
 	case lua.ReasonDeadLetter:
 		if p.kind != kindBury {

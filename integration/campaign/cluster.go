@@ -1,8 +1,10 @@
 package campaign
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +19,13 @@ import (
 type nodes struct {
 	*redistest.ClusterNodes
 	clients []rueidis.Client // one for each node, which follows no redirection
+
+	mu      sync.Mutex
+	orderly []Fault // planned failovers in which the replica took over at once
 }
+
+// orderlyWithin is how long a planned failover takes at most, for which nobody took a master for dead: below the node timeout.
+const orderlyWithin = 900 * time.Millisecond
 
 func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	t.Helper()
@@ -48,8 +56,11 @@ func clusterCards(visibility time.Duration) []card {
 	}
 	planned := card{faultSwitchMaster, func(a *attacker) ([]string, string, error) {
 		slot, master := a.slot()
+		a.from = time.Now()
 		a.c.nodes.Switch(slot)
-		a.c.nodes.Follows(master, a.c.nodes.Promoted(slot, master))
+		heir := a.c.nodes.Promoted(slot, master)
+		a.c.nodes.switched(a.from, time.Now())
+		a.c.nodes.Follows(master, heir)
 		return nil, "", nil
 	}}
 	move := card{faultMoveSlot, func(a *attacker) ([]string, string, error) {
@@ -66,6 +77,66 @@ func clusterCards(visibility time.Duration) []card {
 		away(faultFreezeMaster, (*redistest.Server).Pause, (*redistest.Server).Resume),
 		planned, move, move,
 	}
+}
+
+func (n *nodes) switched(from, until time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if until.Sub(from) < orderlyWithin {
+		n.orderly = append(n.orderly, Fault{From: from, Until: until})
+	}
+}
+
+// watchRoles notes every replica that takes over, until ctx ends. What its master did since the replica last heard of it may be
+// undone.
+func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time.Time, hits []string)) {
+	var all sync.WaitGroup
+	for _, client := range n.clients {
+		all.Go(func() {
+			replica, offset, heard := false, "", time.Now()
+			for pause(ctx, 2*pulseEvery) {
+				call, done := context.WithTimeout(ctx, time.Second)
+				role, err := client.Do(call, client.B().Arbitrary("ROLE").Build()).ToArray()
+				done()
+				if err != nil || len(role) < 2 {
+					continue
+				}
+				switch name, _ := role[0].ToString(); {
+				case name == "slave":
+					if at := role[len(role)-1].String(); at != offset {
+						offset, heard = at, time.Now()
+					}
+					replica = true
+				case name == "master" && replica:
+					note(faultOwnFailover, heard, nil)
+					replica = false
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a replica that was
+// told to take over and did so at once. The others the cluster made by itself, because the machine was too slow for its masters to
+// answer.
+func (n *nodes) withoutMeant(faults []Fault) []Fault {
+	if n == nil {
+		return faults
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	meant := slices.Clone(n.orderly)
+	for _, f := range faults {
+		if !f.Observed && undoing[f.Kind] {
+			meant = append(meant, f)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
+		return f.Kind == faultOwnFailover && slices.ContainsFunc(meant, func(ours Fault) bool {
+			return !f.From.After(ours.Until) && !f.Until.Before(ours.From)
+		})
+	})
 }
 
 // slot chooses what is hit: the slot of a partition of the main queue, or of a key that all share, and the master that has it.

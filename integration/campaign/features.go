@@ -47,13 +47,13 @@ const (
 // featureKinds are drawn beside the others; weights are of 1,000.
 var featureKinds = []weighted{
 	{kindSnooze, 20, 3}, {kindGaps, 20, 3}, {kindAge, 6, 0}, {kindCrash, 10, 1}, {kindVersion, 20, 3}, {kindSweep, 15, 0},
-	{kindShift, 15, 0}, {kindSpread, 20, 0}, {kindKeyed, 20, 2},
+	{kindShift, 15, 0}, {kindSpread, 20, 0}, {kindKeyed, 20, 2}, {kindHang, 6, 2}, {kindHalt, 20, 0},
 }
 
 var featureNames = map[byte]string{
 	kindSnooze: "snoozed", kindGaps: "delays of its own", kindAge: "tried for a time", kindCrash: "crashes",
 	kindVersion: "replaced", kindSweep: "cancelled in bulk", kindShift: "moved in bulk", kindSpread: "spread",
-	kindKeyed: "one at a time per key",
+	kindKeyed: "one at a time per key", kindHang: "hung", kindHalt: "cancelled while it runs",
 }
 
 // mainPolicy is the policy of the main queue: what a campaign switches on for it.
@@ -84,6 +84,8 @@ func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
 		m.Spread = spread
 	case kindKeyed:
 		m.Key = keyOf(m.ID)
+	case kindHang:
+		m.HandlerTimeout = hangLimit
 	}
 }
 
@@ -108,6 +110,8 @@ func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 		if m.Attempt < p.n {
 			return endFail
 		}
+	case kindHang:
+		return endFail
 	case kindCrash:
 		switch {
 		case m.Group == groups[0]:

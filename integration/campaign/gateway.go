@@ -27,7 +27,8 @@ func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(gateway.Config{Redis: r, Prefix: p.Prefix, Access: store, Logger: log})
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: p.Prefix, Access: store, Logger: log,
+		Durability: bridge.Replicated(p.Replicas)})
 	if err != nil {
 		return err
 	}
@@ -186,24 +187,30 @@ func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (address
 	return addresses, secret, err
 }
 
-// overHTTP says whether gateways, and who talks to them, take part: what they write through is one server, and they show no
-// metrics. In a campaign of two releases there are none.
-func (c *controller) overHTTP() bool { return c.nodes == nil && !c.cfg.Metrics && !c.cfg.Releases }
+// overHTTP says whether gateways, and who talks to them, take part: they show no metrics, and in a campaign of two releases there
+// are none.
+func (c *controller) overHTTP() bool { return !c.cfg.Metrics && !c.cfg.Releases }
 
-// gatewayCards are the faults of gateways, and of a worker behind them.
+// stalledGateway has a gateway stand still for a visibility timeout or two.
+func stalledGateway(kind string, visibility time.Duration, set func(s *slot, stall bool)) card {
+	return card{kind, func(a *attacker) ([]string, string, error) {
+		s := a.pick(roleGateway)
+		set(s, true)
+		a.wait(visibility, 2*visibility)
+		set(s, false)
+		return []string{s.current()}, "", nil
+	}}
+}
+
+// cutGatewayCard cuts a gateway off. It needs its proxy.
+func cutGatewayCard(visibility time.Duration) card {
+	return stalledGateway(faultCutGateway, visibility, func(s *slot, stall bool) { s.proxy.Stall(stall) })
+}
+
+// gatewayCards are the faults of gateways that need no proxy.
 func gatewayCards(visibility time.Duration) []card {
-	stalled := func(kind string, set func(s *slot, stall bool)) card {
-		return card{kind, func(a *attacker) ([]string, string, error) {
-			s := a.pick(roleGateway)
-			set(s, true)
-			a.wait(visibility, 2*visibility)
-			set(s, false)
-			return []string{s.current()}, "", nil
-		}}
-	}
 	return []card{
-		stalled(faultStopGateway, func(s *slot, stall bool) { s.freeze(stall) }),
-		stalled(faultCutGateway, func(s *slot, stall bool) { s.proxy.Stall(stall) }),
+		stalledGateway(faultStopGateway, visibility, func(s *slot, stall bool) { s.freeze(stall) }),
 		{faultTearHTTP, func(a *attacker) ([]string, string, error) {
 			s := a.pick(roleGateway)
 			s.front.tear(1 + a.random.IntN(5))

@@ -26,6 +26,7 @@ const (
 	problemPrefix       = "urn:duestream:problem:"
 	problemDuplicate    = problemPrefix + "duplicate"
 	problemNotScheduled = problemPrefix + "not-scheduled"
+	problemNotFound     = problemPrefix + "not-found"
 	problemFull         = problemPrefix + "full"
 	problemBusy         = problemPrefix + "busy"
 	problemUncertain    = problemPrefix + "uncertain"
@@ -130,9 +131,9 @@ func (h *httpClient) change(method, path string) (answered, error) {
 			uncertain = true
 		case a.status < http.StatusBadRequest:
 			return a, nil
-		case a.problem.Type == problemNotScheduled && !uncertain:
+		case (a.problem.Type == problemNotScheduled || a.problem.Type == problemNotFound) && !uncertain:
 			return a, bridge.ErrNotScheduled
-		case a.problem.Type == problemNotScheduled:
+		case a.problem.Type == problemNotScheduled || a.problem.Type == problemNotFound:
 			return a, bridge.ErrUncertain
 		case a.problem.Type != problemFull && a.problem.Type != problemBusy:
 			return a, fmt.Errorf("%s %s: %d %s", method, path, a.status, a.body)

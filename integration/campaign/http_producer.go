@@ -24,6 +24,7 @@ type posted struct {
 	RetryDelays json.RawMessage   `json:"retry_delays_ms,omitempty"`
 	RetryFor    int64             `json:"retry_for_ms,omitempty"`
 	MaxCrashes  int               `json:"max_crashes,omitempty"`
+	Handler     int64             `json:"handler_timeout_ms,omitempty"`
 	Dedup       int64             `json:"dedup_ms,omitempty"`
 	Replace     string            `json:"replace,omitempty"`
 	Key         string            `json:"key,omitempty"`
@@ -34,7 +35,8 @@ type posted struct {
 func postedOf(m *bridge.NewMessage) posted {
 	p := posted{ID: m.ID, Payload: m.Payload, In: m.Delay.Milliseconds(), Spread: m.Spread.Milliseconds(), Headers: m.Headers,
 		MaxAttempts: m.MaxAttempts, RetryFor: m.RetryFor.Milliseconds(), MaxCrashes: m.MaxCrashes, Key: m.Key,
-		Dedup: m.Dedup.Milliseconds()}
+		Handler: m.HandlerTimeout.Milliseconds(),
+		Dedup:   m.Dedup.Milliseconds()}
 	if m.RetryDelays != "" {
 		p.RetryDelays = json.RawMessage("[" + string(m.RetryDelays) + "]")
 	}
@@ -51,7 +53,7 @@ func postedOf(m *bridge.NewMessage) posted {
 func (p posted) query() string {
 	q := url.Values{"id": {p.ID}}
 	for name, n := range map[string]int64{"in_ms": p.In, "spread_ms": p.Spread, "max_attempts": int64(p.MaxAttempts),
-		"retry_for_ms": p.RetryFor, "max_crashes": int64(p.MaxCrashes), "dedup_ms": p.Dedup} {
+		"retry_for_ms": p.RetryFor, "max_crashes": int64(p.MaxCrashes), "handler_timeout_ms": p.Handler, "dedup_ms": p.Dedup} {
 		if n != 0 {
 			q.Set(name, strconv.FormatInt(n, 10))
 		}

@@ -14,10 +14,14 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 	t.Parallel()
 	const (
 		snoozeID, gapsID, ageID, crashID = "p-1-mz1", "p-1-my1", "p-1-mq", "p-1-mk1"
-		again                            = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 snooze\n 3 A1 x #1 snoozed\n"
-		failed                           = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 fail\n 3 A1 x #1 retried\n"
-		atLast                           = "2 B1 s #1 1 - @0\n 2.1 B1 e #1 ok\n 3 B1 x #1 acknowledged\n"
-		versions                         = "0 P try 100\n 1 P taken @100\n 10 P over asked\n 20 P over ok\n id p-1-mv2!2\n" +
+		hangID, haltID                   = "p-1-mu1", "p-1-mn"
+		hung                             = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 hang\n 3 A1 x #1 dead\n" +
+			"2 B1 s #1 1 - @0\n 2.1 B1 e #1 hang\n 3 B1 x #1 dead\n"
+		doneLate = "7 A1 s #1 1 - @0\n 8 A1 e #1 ok\n 9 A1 x #1 acknowledged"
+		again    = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 snooze\n 3 A1 x #1 snoozed\n"
+		failed   = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 fail\n 3 A1 x #1 retried\n"
+		atLast   = "2 B1 s #1 1 - @0\n 2.1 B1 e #1 ok\n 3 B1 x #1 acknowledged\n"
+		versions = "0 P try 100\n 1 P taken @100\n 10 P over asked\n 20 P over ok\n id p-1-mv2!2\n" +
 			"10 P try 300\n 19 P taken @310\n"
 		newest = "312 A1 s #311 1 - @310\n 313 A1 e #311 ok\n 314 A1 x #311 acknowledged\n" +
 			"312 B1 s #311 1 - @310\n 313 B1 e #311 ok\n 314 B1 x #311 acknowledged\n"
@@ -77,6 +81,19 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 			"2 B1 s #1 1 - @0\n 2.1 B1 e #1 fail\n 3 B1 x #1 retried\n" + retried + "id " + sameKey + "\n" + takenLater +
 			"4 A1 s #4 1 - @0\n 5 A1 e #4 ok\n 6 A1 x #4 acknowledged\n4 B1 s #4 1 - @0\n 5 B1 e #4 ok\n" +
 			"6 B1 x #4 acknowledged\n", State{}, map[string]int{columnOwners: 1}},
+		"a handler that hung": {hangID, taken + hung, letters(5, hangID, lua.ReasonHandlerTimeout, 1), nil},
+		"a handler that hung, and one attempt too many": {hangID, taken + hung, letters(5, hangID, lua.ReasonHandlerTimeout, 2),
+			map[string]int{columnWrong: 2, columnBurnt: 2}},
+		"a handler that hung, and was acknowledged": {hangID, taken + doneA + doneB, State{}, map[string]int{columnWrong: 2}},
+		"a limit that the message does not have":    {okID, taken, letters(5, okID, lua.ReasonHandlerTimeout, 0), map[string]int{columnWrong: 2}},
+		"cancelled while it ran": {haltID, taken + "2 A1 s #1 1 - @0\n 3 P halt asked\n 4 P halt running\n 5 A1 e #1 cut\n" +
+			"6 A1 x #1 cancelled\n 7 B1 s #1 1 - @0\n 8 B1 e #1 cut\n 9 B1 x #1 cancelled", State{}, nil},
+		"cancelled while it ran, and tried again": {haltID, taken + "2 A1 s #1 1 - @0\n 3 P halt asked\n 4 P halt running\n" +
+			"5 A1 e #1 fail\n 6 A1 x #1 retried\n 7 A1 s #6 2 a @6\n 8 A1 e #6 ok\n 9 A1 x #6 acknowledged", State{},
+			map[string]int{columnCancelled: 1}},
+		"cancelled while nobody held it":              {haltID, taken + "3 P halt asked\n 4 P halt ok", State{}, nil},
+		"cancelled while nobody held it, and started": {haltID, taken + "3 P halt asked\n 4 P halt ok\n" + doneLate, State{}, map[string]int{columnCancelled: 1}},
+		"not found, and never delivered":              {haltID, taken + "3 P halt asked\n 4 P halt no", State{}, map[string]int{columnLost: 2}},
 		"an occurrence twice": {"every-1-mo@1800000000000", taken + doneA + doneB + "12 A2 s #10 1 - @0\n 13 A2 e #10 ok\n" +
 			"14 A2 x #10 acknowledged", State{}, map[string]int{columnOwners: 1, columnUnexplained: 1}},
 		"an occurrence that is missing":     {"every-1-mo@1800000000000", taken, State{}, map[string]int{columnLost: 2}},

@@ -26,6 +26,7 @@ const (
 	verbMaybe  = "maybe"   // nobody can tell
 	verbCancel = "cancel"  // what became of a cancel
 	verbMove   = "move"    // what became of a reschedule, and the new due time
+	verbHalt   = "halt"    // what became of a cancel that also reaches what is ready or held
 	verbOver   = "over"    // what became of a version that a newer one is to replace
 	verbStart  = "s"       // entry, attempt, for ("-" = all), due
 	verbEnd    = "e"       // entry, how the handler ended
@@ -39,12 +40,14 @@ const (
 	endDead    = "dead"
 	endSnooze  = "snooze"
 	endCut     = "cut"     // its context ended first
+	endHang    = "hang"    // it outlasts its limit
 	endAbandon = "abandon" // a plain worker that does not acknowledge
 
-	changeAsked = "asked"
-	changeOK    = "ok"
-	changeNo    = "no"
-	changeMaybe = "maybe"
+	changeAsked   = "asked"
+	changeOK      = "ok"
+	changeNo      = "no"
+	changeRunning = "running" // it is cancelled, and somebody holds it
+	changeMaybe   = "maybe"
 )
 
 // record is one line.
@@ -79,7 +82,7 @@ func (r record) String() string {
 
 var verbNames = map[string]string{
 	verbTry: "try", verbTaken: "taken", verbDup: "dup", verbRefuse: "refused", verbMaybe: "maybe", verbCancel: "cancel",
-	verbMove: "move", verbOver: "replaced",
+	verbMove: "move", verbOver: "replaced", verbHalt: "halted",
 	verbStart: "start", verbEnd: "end", verbExit: "settled",
 }
 
@@ -108,7 +111,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	args := cells[3:]
 	want := map[string]int{
 		verbTry: 1, verbTaken: 1, verbDup: 0, verbRefuse: 1, verbMaybe: 0, verbCancel: 1, verbMove: 2, verbStart: 4, verbEnd: 2,
-		verbExit: 2, verbOver: 1,
+		verbExit: 2, verbOver: 1, verbHalt: 1,
 	}
 	n, known := want[r.verb]
 	if err != nil || !known || len(args) != n {
@@ -125,7 +128,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	switch r.verb {
 	case verbTaken:
 		r.due = integer(args[0])
-	case verbTry, verbRefuse, verbCancel, verbOver:
+	case verbTry, verbRefuse, verbCancel, verbOver, verbHalt:
 		r.word = args[0]
 	case verbMove:
 		r.word, r.due = args[0], integer(args[1])

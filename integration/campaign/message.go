@@ -86,7 +86,7 @@ func planOf(id string) (p plan, ok bool) {
 
 // maxAttempts is what the message carries; 0 = nothing.
 func (p plan) maxAttempts() int {
-	if p.kind == kindDoomed || p.kind == kindDying {
+	if p.kind == kindDoomed || p.kind == kindDying || p.kind == kindHang {
 		return p.n
 	}
 	return 0
@@ -94,7 +94,7 @@ func (p plan) maxAttempts() int {
 
 // dies says that the message must end as a dead letter.
 func (p plan) dies() bool {
-	return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury || p.letterOf() != ""
+	return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury || p.kind == kindHang || p.letterOf() != ""
 }
 
 // handling is what a handler does with a delivery: how long it takes, how it ends, and whether it stops when its context does.
@@ -126,6 +126,8 @@ func (p plan) handling(id, group string, attempt int, visibility time.Duration) 
 		return slow, endFail, false
 	case kindBury:
 		return slow, endDead, false
+	case kindHalt:
+		return haltTakes * slow, endOK, true
 	case kindLong:
 		return visibility + time.Duration(part*float64(visibility)), endOK, true
 	}

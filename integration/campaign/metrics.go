@@ -198,7 +198,7 @@ func counterOf(r record) string {
 		return "enqueued_total"
 	case r.verb == verbDup:
 		return "duplicates_total"
-	case r.verb == verbCancel && r.word == changeOK:
+	case r.verb == verbCancel && r.word == changeOK, r.verb == verbHalt && (r.word == changeOK || r.word == changeRunning):
 		return "cancelled_total"
 	case r.verb == verbMove && r.word == changeOK:
 		return "rescheduled_total"

@@ -24,6 +24,7 @@ type publisher interface {
 	Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error)
 	ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error)
 	Cancel(ctx context.Context, queue, id string, scopes ...bridge.Scope) error
+	CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]bridge.Cancellation, error)
 	Reschedule(ctx context.Context, queue, id string, to bridge.Option, scopes ...bridge.Scope) (time.Time, error)
 }
 
@@ -79,7 +80,7 @@ func (p *producer) line(ctx context.Context, random *rand.Rand) {
 		owed -= float64(n)
 		batches := map[string][]bridge.NewMessage{}
 		for range n {
-			plan := draw(random, p.part.Patience)
+			plan := p.part.draw(random)
 			batches[plan.queue] = append(batches[plan.queue], p.message(random, plan))
 		}
 		for _, queue := range []string{queueMain, queueSide} {
@@ -175,6 +176,8 @@ func (p *producer) follow(queue string, m bridge.NewMessage, verdict string, ran
 	switch {
 	case plan.kind == kindCancel && verdict == verbTaken:
 		then = func() { p.cancel(queue, m.ID) }
+	case plan.kind == kindHalt && verdict == verbTaken:
+		then = func() { p.halt(queue, m.ID) }
 	case plan.kind == kindMove && verdict == verbTaken:
 		to := delay(random) + 50*time.Millisecond
 		then = func() { p.move(queue, m.ID, to) }

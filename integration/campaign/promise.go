@@ -11,6 +11,9 @@ type promise struct {
 	cancelled                    int64 // µs of a confirmed cancel
 	maybeCancelled               bool
 	moved                        int64 // µs at which a reschedule was asked for that was confirmed
+	halted                       int64 // µs at which its producer heard that it is cancelled wherever it is
+	maybeHalted                  bool
+	wasHeld                      bool // when it was halted
 	twice                        bool
 	overHTTP                     bool // a gateway took it, or was to
 }
@@ -50,6 +53,15 @@ func promiseOf(records []record) promise {
 				p.cancelled, p.maybeCancelled = r.at, false
 			case changeNo:
 				p.maybeCancelled = false
+			}
+		case verbHalt:
+			switch r.word {
+			case changeAsked, changeMaybe:
+				p.maybeHalted = true
+			case changeOK, changeRunning:
+				p.halted, p.maybeHalted, p.wasHeld = r.at, false, r.word == changeRunning
+			case changeNo:
+				p.maybeHalted = false
 			}
 		case verbMove:
 			switch r.word {

@@ -56,13 +56,19 @@ func sum(m map[string]int) int {
 // unused names what no message has used.
 func (r *Result) unused() (text string) {
 	for _, kind := range featureKinds {
-		if r.ByKind[kind.kind] == 0 {
+		if r.ByKind[kind.kind] == 0 && !(r.TwoReleases && plan{kind: kind.kind}.isNew()) {
 			text += ", none " + featureNames[kind.kind]
 		}
 	}
 	for what, n := range map[string]int{"recurs": r.Occurrences, "was replaced": r.Overwritten, "was snoozed": sum(r.Snoozed),
 		"died of crashes": r.Crashed} {
 		if n == 0 {
+			text += ", none that " + what
+		}
+	}
+	for what, n := range map[string]int{"was cancelled while somebody held it": r.HaltedHeld,
+		"died of a handler that hung": r.Hung} {
+		if n == 0 && !r.TwoReleases {
 			text += ", none that " + what
 		}
 	}
@@ -115,6 +121,8 @@ func (r *Result) Table(w io.Writer) error {
 	row("cancelled, confirmed", r.Cancelled)
 	row("rescheduled, confirmed", r.Moved)
 	row("versions replaced by newer ones, confirmed", r.Overwritten)
+	row("cancelled while nobody held it, and while somebody did", fmt.Sprintf("%d, %d", r.Halted, r.HaltedHeld))
+	row("dead letters of handlers that hung", r.Hung)
 	row("dead letters of crashes", r.Crashed)
 	row("occurrences of what recurs", r.Occurrences)
 	for _, kind := range featureKinds {

@@ -64,13 +64,14 @@ const (
 	faultSlowProcess   = "process not scheduled"    // observed
 	faultSlowMachine   = "controller not scheduled" // observed; all connections go through it
 	faultOverload      = "server slow"              // observed
+	faultOwnFailover   = "failover by itself"       // observed
 )
 
 // undoing faults lose what the last master did and had not replicated: an exit that a worker was told of, a delivery, a retry.
-var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true}
+var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true}
 
 var burning = map[string]bool{
-	faultKillMaster: true, faultFreezeMaster: true, // what was acknowledged, and is pending again, nobody extends
+	faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true, // what was acknowledged, and is pending again, nobody extends
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
 	faultStall: true, faultSlow: true, faultKillHTTP: true, faultStopHTTP: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,

@@ -21,6 +21,7 @@ type guests struct {
 	users   map[string]acl.User
 	cluster []string // what users need there besides
 	metrics []string // what a bridge needs besides that shows metrics
+	halts   []string // what a producer needs besides to cancel what is ready or held
 }
 
 func readUsers() (*guests, error) {
@@ -28,8 +29,9 @@ func readUsers() (*guests, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guests{acl.Users(withPrefix(string(text))),
-		acl.Also(string(text), "every Go program on a cluster"), acl.Also(string(text), "`duestream serve --metrics`")}
+	page := withPrefix(string(text))
+	g := &guests{acl.Users(page), acl.Also(page, "every Go program on a cluster"), acl.Also(page, "`duestream serve --metrics`"),
+		acl.Also(page, "a `Client` that cancels what is ready or running")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
 			return nil, fmt.Errorf("docs/OPERATIONS.md has no user %s for a %s", user, role)
@@ -47,9 +49,12 @@ func (g *guests) arguments(clustered bool) (args []string) {
 		args = append(args, strings.Fields(strings.TrimPrefix(user.Line, "ACL SETUSER "))...)
 		if clustered {
 			args = append(args, g.cluster...)
-			if name == "producer" {
+			if name == "producer" || name == userOf[roleGateway] {
 				args = append(args, "+wait") // for a replica
 			}
+		}
+		if name == "producer" {
+			args = append(args, g.halts...)
 		}
 		if name == "bridge" {
 			args = append(args, g.metrics...)

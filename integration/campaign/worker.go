@@ -50,7 +50,7 @@ func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger,
 	return bridge.WorkerConfig{
 		Redis: r, Prefix: p.Prefix, Queue: queue, Group: p.Group, Consumer: p.Name, Concurrency: p.Concurrency,
 		Handler: handler, Logger: log,
-		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second,
+		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second, AbandonAfter: abandonAfter,
 		Settled: func(m *bridge.Message, s bridge.Settlement) {
 			if s != bridge.Skipped { // it was never started
 				l.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
@@ -71,6 +71,10 @@ func (p part) start(l *ledger, m *bridge.Message) {
 }
 
 func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
+	if plan, _ := planOf(m.ID); plan.kind == kindHang {
+		p.start(l, m)
+		return p.hang(ctx, l, m)
+	}
 	switch p.perform(ctx, l, m, plan.featuredByGo) {
 	case endSnooze:
 		return bridge.Snooze(snoozeFor)
@@ -102,7 +106,7 @@ func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, feature
 			end = endCut
 		}
 	}
-	if isFeature(plan.kind) {
+	if isFeature(plan.kind) && end != endCut {
 		end = featured(plan, m)
 	}
 	l.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, end}})
