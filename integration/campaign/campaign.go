@@ -161,7 +161,8 @@ func (c *controller) setUp() error {
 				Prefix: prefix,
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
-				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics, Mixed: c.cfg.Releases,
+				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics,
+				Mixed: c.cfg.Releases,
 			}
 			if change != nil {
 				change(&p)

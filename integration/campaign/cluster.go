@@ -117,9 +117,9 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 	all.Wait()
 }
 
-// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a replica that was
-// told to take over and did so at once. The others the cluster made by itself, because the machine was too slow for its masters to
-// answer.
+// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a replica that
+// was told to take over and did so at once. The others the cluster made by itself, because the machine was too slow for its
+// masters to answer.
 func (n *nodes) withoutMeant(faults []Fault) []Fault {
 	if n == nil {
 		return faults

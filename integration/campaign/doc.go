@@ -8,6 +8,7 @@
 //	make campaign DURATION=1h SEED=42 OUT=proof       the same faults in the same order as another run with this seed; writes
 //	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
 //	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
+//	make campaign RATE=150 DURATION=10m               so many messages a second, for a machine that has other work to do
 //	make campaign RELEASES=1 DURATION=10m             processes of the release before beside those of this one
 //	make campaign METRICS=1 DURATION=1m               with every process scraped each second; what they counted is held against
 //	                                                  their ledgers (metrics_audit.go)
@@ -28,7 +29,7 @@
 // Two gateways answer HTTP requests. A producer, and a worker of group b, see nothing but them: each asks them in turn, and goes
 // on with the other when one fails. The producer publishes one message at a time, arrays, or lines, and the same ID again after
 // an answer that was lost; the worker waits for deliveries, of one queue or of both, some with a time of their own, extends,
-// and settles in each of the ways there are. They take part on one server, and while no metrics are looked at.
+// and settles in each of the ways there are. They take part while no metrics are looked at, and no release before takes part.
 //
 // Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
 // administrator. What the server denies any of these users is a failure (users.go).
@@ -39,7 +40,9 @@
 //
 // Others use what not every message does (features.go): some are snoozed; some have delays of their own, or are tried for a time
 // only; some die of crashes, which use no attempt up; some are replaced by newer versions of themselves; some are due at some
-// moment of a spread; some share one of many keys. An operator, a process of its own, cancels and moves many at once by what
+// moment of a spread; some share one of many keys. Some have a limit for their handler, which a Go worker's outlasts, and every
+// second one outlasts its context as well, so that it is abandoned; these end as dead letters. Some are cancelled wherever they
+// are, many of them while a handler runs (handlers.go). An operator, a process of its own, cancels and moves many at once by what
 // their headers say. Three recurrences happen each second, at different moments, and one of them in a time zone. Of the Go
 // workers of a group one serves each queue by itself, one serves both by weights, and one (of group a) both in order.
 //
@@ -69,13 +72,20 @@
 // The second form has three masters with a replica each, none of which writes to disk, and a main queue of three partitions.
 // Masters are killed, or stopped until a replica has taken over and then let go on, replicas take over as planned, and slots of
 // queues and of the keys that all queues share move to another master, while processes die as above. There are no proxies: nodes
-// name their own addresses.
+// name their own addresses, so no worker and no gateway is cut off.
+//
+// Gateways wait for the replica as well, before they answer. While one master is away they go on with the partitions and queues
+// of the others.
 //
 // Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered.
 // Workers do not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not
 // replicated: deliveries, exits that were told as done, and messages of which no producer was told that they are taken. The end
 // of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
 // excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
+//
+// A master that does not answer for a second is replaced. On a machine that has too much to do the cluster does so by itself:
+// each replica that takes over is noted, and when no fault of ours explains it, it excuses what a failover does. It is listed
+// as "seen, not ours".
 //
 // # Of two releases
 //

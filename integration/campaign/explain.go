@@ -152,7 +152,8 @@ func (e *explainer) burns(f Fault) bool {
 				!other.Until.Add(reachAfter).Before(f.From) && !other.From.After(f.Until.Add(reachAfter))
 		})
 	}
-	return burning[f.Kind] && (!f.Observed || f.Kind == faultOverload || f.Kind == faultOwnFailover || f.Until.Sub(f.From) >= e.long)
+	whatever := !f.Observed || f.Kind == faultOverload || f.Kind == faultOwnFailover
+	return burning[f.Kind] && (whatever || f.Until.Sub(f.From) >= e.long)
 }
 
 // sortOut tells the times in which the server was slow by our doing, which are left out, from those in which the machine was

@@ -44,7 +44,8 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 		"snoozed once": {snoozeID, taken + atLast + again +
 			"400 A1 s #390 1 a @390\n 401 A1 e #390 ok\n 402 A1 x #390 acknowledged", State{}, nil},
 		"snoozed too briefly": {snoozeID, taken + atLast + again +
-			"200 A1 s #190 1 a @190\n 201 A1 e #190 ok\n 202 A1 x #190 acknowledged", State{}, map[string]int{columnEarly: 1}},
+			"200 A1 s #190 1 a @190\n 201 A1 e #190 ok\n 202 A1 x #190 acknowledged", State{},
+			map[string]int{columnEarly: 1}},
 		"snoozed too often": {snoozeID, taken + atLast + again + "400 A1 s #390 1 a @390\n 401 A1 e #390 snooze\n" +
 			"402 A1 x #390 snoozed\n 800 A1 s #790 1 a @790\n 801 A1 e #790 ok\n 802 A1 x #790 acknowledged", State{},
 			map[string]int{columnWrong: 1}},
@@ -55,13 +56,15 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 		"a gap of its own": {gapsID, taken + atLast + failed +
 			"210 A1 s #205 2 a @205\n 211 A1 e #205 ok\n 212 A1 x #205 acknowledged", State{}, nil},
 		"a gap too short": {gapsID, taken + atLast + failed +
-			"160 A1 s #150 2 a @150\n 161 A1 e #150 ok\n 162 A1 x #150 acknowledged", State{}, map[string]int{columnEarly: 1}},
+			"160 A1 s #150 2 a @150\n 161 A1 e #150 ok\n 162 A1 x #150 acknowledged", State{},
+			map[string]int{columnEarly: 1}},
 		"given up too early": {ageID, taken, letters(500, ageID, lua.ReasonRetryFor, 0),
 			map[string]int{columnEarly: 2}},
 		"given up in time": {ageID, taken, letters(1700, ageID, lua.ReasonRetryFor, 0), nil},
 		"given up for another reason": {ageID, taken, letters(1700, ageID, lua.ReasonMaxAttempts, 0),
 			map[string]int{columnWrong: 2}},
-		"too old, and of another kind": {okID, taken, letters(1700, okID, lua.ReasonRetryFor, 0), map[string]int{columnWrong: 2}},
+		"too old, and of another kind": {okID, taken, letters(1700, okID, lua.ReasonRetryFor, 0),
+			map[string]int{columnWrong: 2}},
 		"a crash": {crashID, taken + doneA + "2 B2 s #1 1 - @0\n 3 B2 e #1 abandon",
 			State{Letters: []Letter{letterAt(2600, crashID, "b", lua.ReasonCrashes, 1)}}, nil},
 		"a crash that used an attempt up": {crashID, taken + doneA + "2 B2 s #1 1 - @0\n 3 B2 e #1 abandon",
@@ -85,15 +88,18 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 		"a handler that hung, and one attempt too many": {hangID, taken + hung, letters(5, hangID, lua.ReasonHandlerTimeout, 2),
 			map[string]int{columnWrong: 2, columnBurnt: 2}},
 		"a handler that hung, and was acknowledged": {hangID, taken + doneA + doneB, State{}, map[string]int{columnWrong: 2}},
-		"a limit that the message does not have":    {okID, taken, letters(5, okID, lua.ReasonHandlerTimeout, 0), map[string]int{columnWrong: 2}},
+		"a limit that the message does not have": {okID, taken, letters(5, okID, lua.ReasonHandlerTimeout, 0),
+			map[string]int{columnWrong: 2}},
 		"cancelled while it ran": {haltID, taken + "2 A1 s #1 1 - @0\n 3 P halt asked\n 4 P halt running\n 5 A1 e #1 cut\n" +
 			"6 A1 x #1 cancelled\n 7 B1 s #1 1 - @0\n 8 B1 e #1 cut\n 9 B1 x #1 cancelled", State{}, nil},
 		"cancelled while it ran, and tried again": {haltID, taken + "2 A1 s #1 1 - @0\n 3 P halt asked\n 4 P halt running\n" +
 			"5 A1 e #1 fail\n 6 A1 x #1 retried\n 7 A1 s #6 2 a @6\n 8 A1 e #6 ok\n 9 A1 x #6 acknowledged", State{},
 			map[string]int{columnCancelled: 1}},
-		"cancelled while nobody held it":              {haltID, taken + "3 P halt asked\n 4 P halt ok", State{}, nil},
-		"cancelled while nobody held it, and started": {haltID, taken + "3 P halt asked\n 4 P halt ok\n" + doneLate, State{}, map[string]int{columnCancelled: 1}},
-		"not found, and never delivered":              {haltID, taken + "3 P halt asked\n 4 P halt no", State{}, map[string]int{columnLost: 2}},
+		"cancelled while nobody held it": {haltID, taken + "3 P halt asked\n 4 P halt ok", State{}, nil},
+		"cancelled while nobody held it, and started": {haltID, taken + "3 P halt asked\n 4 P halt ok\n" + doneLate, State{},
+			map[string]int{columnCancelled: 1}},
+		"not found, and never delivered": {haltID, taken + "3 P halt asked\n 4 P halt no", State{},
+			map[string]int{columnLost: 2}},
 		"an occurrence twice": {"every-1-mo@1800000000000", taken + doneA + doneB + "12 A2 s #10 1 - @0\n 13 A2 e #10 ok\n" +
 			"14 A2 x #10 acknowledged", State{}, map[string]int{columnOwners: 1, columnUnexplained: 1}},
 		"an occurrence that is missing":     {"every-1-mo@1800000000000", taken, State{}, map[string]int{columnLost: 2}},

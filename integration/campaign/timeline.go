@@ -71,7 +71,8 @@ const (
 var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true}
 
 var burning = map[string]bool{
-	faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true, // what was acknowledged, and is pending again, nobody extends
+	// what was acknowledged, and is pending again, nobody extends
+	faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true,
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
 	faultStall: true, faultSlow: true, faultKillHTTP: true, faultStopHTTP: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
