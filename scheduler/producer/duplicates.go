@@ -178,6 +178,19 @@ func (h holding) refuses(m *Message) bool {
 	return h.scheduled && !m.mayReplace(h.due, h.now)
 }
 
+// holdsAll is holds for any number of messages.
+func holdsAll(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
+	held := make([]holding, 0, len(messages))
+	for chunk := range slices.Chunk(messages, duplicatesChunk) {
+		some, err := holds(ctx, c, k, chunk)
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, some...)
+	}
+	return held, nil
+}
+
 // holds says how a partition holds the IDs of messages.
 func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
 	ids := make([]string, len(messages))

@@ -3,6 +3,7 @@ package producer
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -237,4 +238,42 @@ func TestLookingForIDsCostsNothingWhereNobodyChoseThem(t *testing.T) {
 	redistest.Want(t, "looks for a generated ID with a key", looks(Message{Key: keyOf(3), Delay: time.Hour}), 0)
 	redistest.Want(t, "looks for a chosen ID", looks(Message{ID: "x", Delay: time.Hour}), 2*7)
 	redistest.Want(t, "looks for a chosen ID with a key", looks(Message{ID: "y", Key: keyOf(3), Delay: time.Hour}), 2*7)
+}
+
+// Two calls that replaced one ID at the same moment, with keys of two partitions, cancelled what the other one had just
+// added: both were taken, and nothing was left to deliver.
+func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newIdentityRig(t, s)
+		at := queuetest.Now(t, r.c).Add(time.Hour)
+		others := []*Producer{newProducer(t, s.Client(t), r.prefix), newProducer(t, s.Client(t), r.prefix)}
+		for n := range 20 {
+			id := fmt.Sprint("x", n)
+			for partition := range others { // a producer has stopped between adding a new one and taking the old one away
+				queuetest.Do(t, r.c, "ZADD", r.keys(partition).Due, "1e13", id)
+			}
+			var all sync.WaitGroup
+			for partition, p := range others {
+				all.Go(func() {
+					m := Message{ID: id, Key: keyOf(partition), At: at, Replace: lua.Replace}
+					if _, err := p.Schedule(t.Context(), r.queue, m); err != nil {
+						t.Errorf("%s with the key of partition %d: %v", id, partition, err)
+					}
+				})
+			}
+			all.Wait()
+			scheduled := 0
+			for partition := range others {
+				due := r.keys(partition).Due
+				if r.c.Do(t.Context(), r.c.B().Zscore().Key(due).Member(id).Build()).Error() == nil {
+					scheduled++
+				}
+			}
+			if scheduled == 0 {
+				t.Errorf("%s: two calls have returned nil, and it is scheduled nowhere", id)
+			}
+		}
+	})
 }

@@ -165,7 +165,8 @@ func (p *Producer) keys(partition string) lua.Keys {
 // An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
 // that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
 // goes to the partition of its key, and what it replaces in others is cancelled after it was taken, in another round
-// trip. When that fails the error is ErrUncertain: both may be delivered, unless the call is repeated.
+// trip, and looked for in one more. When that fails the error is ErrUncertain: both may be delivered, or, beside other
+// calls that replace the ID, none, unless the call is repeated.
 //
 // ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
 // heard of it, and store an ID where it belonged before while it is scheduled where it belongs now; the same goes for a
@@ -253,6 +254,9 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	s.start(c)
 	results := c.wait(queue)
 	s.takeAway(ctx, ms, results)
+	if gone := s.takenAway(ctx, ms, results); len(gone) > 0 {
+		s.again(ctx, ms, gone, results, since)
+	}
 	return results
 }
 

@@ -83,6 +83,75 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 	all.Wait()
 }
 
+// takenAway returns the messages of a batch, by their places in it, that are scheduled nowhere any more although their
+// time has not come, after they were taken and have replaced others. Two calls that replace one ID at the same moment,
+// in two partitions, may cancel what the other one has added: then nothing would be left. The last one to cancel sees
+// that here. One round trip, in which all partitions are asked; none where nothing was replaced in another partition.
+func (s *batchRoute) takenAway(ctx context.Context, ms []Message, results []Result) []int {
+	var asked []batchMessage
+	for at, t := range s.takes {
+		taken := results[at].Err == nil || errors.Is(results[at].Err, lua.ErrNotDurable)
+		if len(t.from) > 0 && taken && !results[at].Ready {
+			asked = append(asked, batchMessage{at, ms[at].ID})
+		}
+	}
+	if len(asked) == 0 {
+		return nil
+	}
+	held := make([][]holding, s.counts.Latest())
+	errs := make([]error, len(held))
+	since := time.Now()
+	var looks sync.WaitGroup
+	for partition := range held {
+		looks.Go(func() {
+			keys := s.route.p.keys(lua.PartitionName(s.route.queue, partition))
+			errs[partition] = s.route.p.harmlessly(ctx, since, func(ctx context.Context) error {
+				var err error
+				held[partition], err = holdsAll(ctx, s.route.p.cfg.Client, keys, asked)
+				return err
+			})
+		})
+	}
+	looks.Wait()
+	failed := errors.Join(errs...)
+	var gone []int
+	for i, one := range asked {
+		r, to := &results[one.at], s.takes[one.at].to
+		scheduled := slices.ContainsFunc(held, func(h []holding) bool { return len(h) > i && h[i].scheduled })
+		switch {
+		case scheduled:
+		case failed != nil:
+			err := fmt.Errorf("%w: another call with the same ID may have cancelled it: %w", ErrUncertain, failed)
+			r.Err = wrap("schedule", s.route.queue, one.id, err)
+		case r.Due.UnixMilli() > held[to][i].now:
+			gone = append(gone, one.at)
+		}
+	}
+	return gone
+}
+
+// again schedules messages of a batch that another call has taken away, for the time that they were to be due at.
+func (s *batchRoute) again(ctx context.Context, ms []Message, gone []int, results []Result, since time.Time) {
+	p := s.route.p
+	if time.Since(since) > max(p.cfg.RetryTimeout, p.try) {
+		for _, at := range gone {
+			err := fmt.Errorf("%w: other calls with the same ID cancel it again and again", ErrUncertain)
+			results[at].Err = wrap("schedule", s.route.queue, ms[at].ID, err)
+		}
+		return
+	}
+	some := make([]Message, len(gone))
+	for i, at := range gone {
+		some[i] = ms[at]
+		some[i].At, some[i].Delay, some[i].Spread = results[at].Due, 0, 0
+	}
+	round := batchRoute{route: s.route, counts: s.counts}
+	for i, result := range round.schedule(ctx, some, since) {
+		result.Replaced = true // it was, by the call before
+		results[gone[i]] = result
+	}
+}
+
 // cancelIn cancels messages in one partition, and says which were there. waited says why that is not as durable as
 // asked.
 func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string) (gone []bool, waited, err error) {
