@@ -100,6 +100,7 @@ func itemsOf(text []byte) (items []json.RawMessage, err error) {
 func (c *call) publishLines() error {
 	rc := http.NewResponseController(c.w)
 	_ = rc.EnableFullDuplex() // HTTP/2 always is
+	c.w.body = nil
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := ndjson.NewReader(c.r.Body)
 	lines.Max = 2*c.cfg.MaxPayload + 128<<10 // base64, headers and names

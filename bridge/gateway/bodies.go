@@ -11,46 +11,79 @@ const (
 	lingerTime = time.Second      // for what is left of the body of a request that was refused: the answer waits for it
 )
 
-// bodies counts the bodies that are being read, for each token: one token alone must not take all places of the gateway by bodies
-// that never end. The zero value allows one at a time.
-type bodies struct {
+// share counts what is under way for each token: one token alone must not take what is meant for all. The zero value allows one
+// at a time.
+type share struct {
 	most int // of a token
 
 	mu sync.Mutex
 	of map[string]int
 }
 
-// read begins to read the body of a token's request, and bounds how long that may take. It is false when that token has as many
-// as it may already. done ends it, and is told how.
-func (b *bodies) read(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool) {
+// begin counts one more of a token, whether or not it may have that many. over: it may not.
+func (s *share) begin(token string) (over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = map[string]int{}
+	}
+	s.of[token]++
+	return s.of[token] > max(1, s.most)
+}
+
+// end counts one less.
+func (s *share) end(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of[token]--; s.of[token] == 0 {
+		delete(s.of, token)
+	}
+}
+
+// full says whether a token has as many as it may.
+func (s *share) full(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.of[token] >= max(1, s.most)
+}
+
+// reading begins to read the body of a token's request, and bounds how long that may take. It is false when as many of that
+// token's bodies are being read as may be. done ends it, and is told how.
+func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool) {
 	if r.ContentLength == 0 {
 		return func(error) {}, true
 	}
-	rc := http.NewResponseController(w)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.of[token] >= max(1, b.most) {
+	if g.bodies.begin(token) {
+		g.bodies.end(token)
 		return nil, false
 	}
-	if b.of == nil {
-		b.of = map[string]int{}
-	}
-	b.of[token]++
+	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
 	return func(err error) {
 		if err == nil {
 			_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // whoever hangs up is noticed
 		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.of[token]--; b.of[token] == 0 {
-			delete(b.of, token)
-		}
+		g.bodies.end(token)
 	}, true
+}
+
+// answering says from now on whose token the answer to a request counts for. It is false when as many answers to that token are
+// being written as may be: who reads slowly, or not at all, is to have only so many.
+func (g *Gateway) answering(w http.ResponseWriter, token string) bool {
+	if out, is := w.(*reply); is {
+		out.token = token
+	}
+	return !g.answers.full(token)
 }
 
 // errBodies refuses a body of a token that has as many as it may.
 func errBodies() error {
 	return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 		Detail: "this gateway reads as many bodies of this token as it may: try again"}
+}
+
+// errAnswers refuses a request of a token that does not take its answers.
+func errAnswers() error {
+	return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+		Detail: "as many answers to this token as may be wait to be read: try again"}
 }

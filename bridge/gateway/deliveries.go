@@ -85,7 +85,7 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 		return 0, nil, err
 	}
 	if wait > 0 && len(found) > 0 {
-		if err := errors.Join(c.authenticate(), c.mayAll(access.Consume, queues)); err != nil {
+		if err := errors.Join(c.authenticate(), c.mayAll(access.Consume, queues), c.mayAnswer()); err != nil {
 			c.puller.GiveBack(c.ctx, found)
 			return 0, nil, err
 		}

@@ -50,25 +50,26 @@ type Config struct {
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
 	MaxPolls   int // callers that wait, or listen, at the same time; further ones get 503. Default 10,000
-	// MaxRequests are answered at the same time; further ones get 503. The bodies of a quarter of them are read for one token at
-	// the same time. Default 1,000.
+	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are read at
+	// the same time, and as many answers wait for whoever asked to take them. Default 1,000.
 	MaxRequests int
 	Timeout     time.Duration // of a request, but for streams; default 10s
 }
 
 // Gateway answers HTTP requests with what bridge.Client and admin.Admin do. It keeps no state: any number may run side by side.
 type Gateway struct {
-	cfg    Config
-	client *bridge.Client
-	op     *admin.Admin
-	log    *slog.Logger
-	mux    *http.ServeMux
-	bodies bodies
-	busy   atomic.Int64  // requests that are answered, and do not wait for their caller or a message
-	polls  chan struct{} // one for each caller that waits for a message, or listens
-	puller *pull.Puller
-	live   *live
-	lmstfy *lmstfy.Server // everything under /api/
+	cfg     Config
+	client  *bridge.Client
+	op      *admin.Admin
+	log     *slog.Logger
+	mux     *http.ServeMux
+	bodies  share         // that are being read
+	answers share         // that are being written
+	busy    atomic.Int64  // requests that are answered, and do not wait for their caller or a message
+	polls   chan struct{} // one for each caller that waits for a message, or listens
+	puller  *pull.Puller
+	live    *live
+	lmstfy  *lmstfy.Server // everything under /api/
 
 	stopping context.Context // ends all waiting
 	stop     context.CancelFunc
@@ -104,7 +105,8 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
-		polls: make(chan struct{}, cfg.MaxPolls), bodies: bodies{most: cfg.MaxRequests / 4},
+		polls:  make(chan struct{}, cfg.MaxPolls),
+		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())
@@ -113,7 +115,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.live = newLive(g.op, g.stopping, cfg.Timeout)
 	g.lmstfy = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
-		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold, Reading: g.bodies.read})
+		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold, Reading: g.reading, Answering: g.answering})
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {

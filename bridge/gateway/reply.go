@@ -23,16 +23,35 @@ const zipFrom = 1 << 10
 // reply is an answer, and what is known of its request.
 type reply struct {
 	http.ResponseWriter
+	g      *Gateway
 	r      *http.Request
-	id     string // of the request
-	route  string // "" where there is none
-	status int    // 0 until it was written
+	body   *counted // of the request; nil = it has none, or is answered while it is read
+	id     string   // of the request
+	route  string   // "" where there is none
+	token  string   // name of the one that the answer counts for; "" = none
+	status int      // 0 until it was written
+}
+
+// counted is a body, and how much of it was read.
+type counted struct {
+	io.ReadCloser
+	n int64
+}
+
+func (b *counted) Read(p []byte) (n int, err error) {
+	n, err = b.ReadCloser.Read(p)
+	b.n += int64(n)
+	return n, err
 }
 
 // WriteHeader notes the status.
 func (w *reply) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
+		// net/http would read a body that nobody has read, before it writes a large answer, for as long as a request may take.
+		if status < http.StatusBadRequest && w.body != nil && w.body.n < w.r.ContentLength && w.r.ProtoMajor == 1 {
+			w.Header().Set("Connection", "close")
+		}
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
@@ -40,9 +59,33 @@ func (w *reply) WriteHeader(status int) {
 // Write answers 200 unless something else was said.
 func (w *reply) Write(p []byte) (int, error) {
 	if w.status == 0 {
-		w.status = http.StatusOK
+		w.WriteHeader(http.StatusOK)
 	}
+	defer w.aside(len(p))()
 	return w.ResponseWriter.Write(p)
+}
+
+// FlushError sends what was written. It is for http.ResponseController.
+func (w *reply) FlushError() error {
+	defer w.aside(0)()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// largeAnswer is from how many bytes on an answer counts for its token while it is written: what is smaller finds room elsewhere.
+const largeAnswer = 64 << 10
+
+// aside gives the place of this request to others while its caller takes so many bytes.
+func (w *reply) aside(size int) (back func()) {
+	w.g.busy.Add(-1)
+	if size >= largeAnswer {
+		w.g.answers.begin(w.token)
+	}
+	return func() {
+		if size >= largeAnswer {
+			w.g.answers.end(w.token)
+		}
+		w.g.busy.Add(1)
+	}
 }
 
 // Unwrap is for http.ResponseController.
@@ -145,7 +188,7 @@ func (c *call) body(most int) ([]byte, error) {
 	if size := c.r.ContentLength; size > int64(most) && c.r.Header.Get("Content-Encoding") == "" {
 		return nil, tooLarge(int64(most))
 	}
-	done, ok := c.bodies.read(c.w, c.r, c.grant.Name())
+	done, ok := c.reading(c.w, c.r, c.grant.Name())
 	if !ok {
 		return nil, errBodies()
 	}

@@ -37,7 +37,12 @@ func (c *call) id() string { return c.r.PathValue("id") }
 
 // serve does what all requests need, before anything is known of them.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	out := &reply{ResponseWriter: w, r: r, id: requestID(r.Header)}
+	out := &reply{ResponseWriter: w, g: g, r: r, id: requestID(r.Header)}
+	if r.ContentLength > 0 {
+		out.body = &counted{ReadCloser: r.Body}
+		r = r.WithContext(r.Context()) // net/http goes by the body of its own request
+		r.Body = out.body
+	}
 	began := time.Now()
 	h := out.Header() // the names are as Set would write them
 	h["X-Request-Id"] = []string{out.id}
@@ -193,6 +198,9 @@ func (g *Gateway) allow(one route, c *call) error {
 	if err := c.authenticate(); err != nil {
 		return err
 	}
+	if err := c.mayAnswer(); err != nil {
+		return err
+	}
 	_, hasQueue := strings.CutPrefix(one.pattern, "/v1/queues/{queue}")
 	if hasQueue {
 		if err := lua.CheckQueue(c.queue); err != nil {
@@ -219,6 +227,14 @@ func (c *call) authenticate() error {
 		c.grant = grant
 	}
 	return err
+}
+
+// mayAnswer refuses a request whose token does not take its answers.
+func (c *call) mayAnswer() error {
+	if !c.answering(c.w, c.grant.Name()) {
+		return errAnswers()
+	}
+	return nil
 }
 
 // take counts what is asked for against the token's rate.

@@ -2,16 +2,19 @@ package gateway
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // slowly sends a text as it is and then a byte each 100 ms, and returns when the other end has closed the connection, with what
@@ -149,6 +152,9 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 		close(ended)
 	}()
 	began, served := time.Now(), 0
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // while Redis is asked for the token each has a place
+		return r.g.bodies.full("weak") && r.g.busy.Load() <= 10, "bodies are not read yet"
+	})
 	for going := true; going; {
 		select {
 		case <-ended:
@@ -165,4 +171,82 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 		t.Errorf("answers to slow bodies: %v, want 90 with 503", statuses)
 	}
 	r.do("POST", "/v1/queues/other/messages?in_ms=3600000", "x", "Authorization: Bearer "+weak).want(http.StatusCreated)
+}
+
+// asks sends a request over a connection of its own that hardly takes an answer, and returns it once the answer has begun.
+func asks(t *testing.T, addr, request string) net.Conn {
+	t.Helper()
+	small := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		failed := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
+		})
+		return errors.Join(failed, err)
+	}}
+	conn, err := small.DialContext(t.Context(), "tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		t.Fatalf("%.40q: no answer begins: %v", request, err)
+	}
+	return conn
+}
+
+// Callers who asked for a large message and did not read it took all places: everybody got 503 for 40 s.
+func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
+	t.Parallel()
+	const places = 16
+	r := newRig(t, func(c *Config) { c.MaxRequests, c.MaxPayload = places, 4<<20 })
+	const large = "/v1/queues/other/messages/large"
+	r.do("POST", "/v1/queues/other/messages?id=large&in_ms=3600000", strings.Repeat("x", 4<<20)).want(http.StatusCreated)
+	var slow []net.Conn
+	weak := ""
+	for i := range 5 {
+		weak = r.allow(access.Token{Name: fmt.Sprint("weak-", i), Verbs: []access.Verb{access.Publish},
+			Queues: []string{"other", "ns:*"}})
+		for range places/4 + 2 {
+			slow = append(slow, asks(t, strings.TrimPrefix(r.base, "http://"),
+				"GET "+large+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+weak+"\r\n\r\n"))
+		}
+	}
+	for range 20 {
+		r.do("POST", "/v1/queues/q/messages?in_ms=3600000", "x").want(http.StatusCreated)
+	}
+	r.do("GET", large, "", "Authorization: Bearer "+weak).refused(http.StatusServiceUnavailable, typeBusy)
+	r.do("GET", "/api/ns/other/size", "", "X-Token: "+weak).want(http.StatusServiceUnavailable)
+	r.do("GET", large, "").want(http.StatusOK)
+	for _, conn := range slow {
+		_ = conn.Close()
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return !r.g.answers.full("weak-4"), "answers to closed connections are being written"
+	})
+	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
+}
+
+// A body that never came behind a request for a large answer, as for the document, which needs no token, held a place for half a
+// minute: before the answer it was read.
+func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.do("POST", "/v1/queues/q/messages?id=large&in_ms=3600000", strings.Repeat("x", 100_000)).want(http.StatusCreated)
+	r.do("POST", "/v1/queues/ns:q/messages", strings.Repeat("x", 100_000)).want(http.StatusCreated)
+	for _, path := range []string{"/v1/openapi.json", "/v1/queues/q/messages/large", "/api/ns/q/peek", "/api/ns/q?timeout=1"} {
+		began := time.Now()
+		body := "Content-Length: 100000\r\n\r\n"
+		if strings.Contains(path, "timeout") {
+			body += strings.Repeat("x", 70_000) // of which a part is read
+		}
+		asks(t, strings.TrimPrefix(r.base, "http://"),
+			"GET "+path+" HTTP/1.1\r\nHost: x\r\nX-Token: "+r.token+"\r\nAuthorization: Bearer "+r.token+"\r\n"+body)
+		if took := time.Since(began); took > bodyTime {
+			t.Errorf("%s: the answer took %s", path, took)
+		}
+	}
 }

@@ -414,9 +414,15 @@ var mutants = []mutant{
 	},
 	{
 		name: "one token may have all bodies read", file: "bridge/gateway/bodies.go",
-		old:  "b.of[token] >= max(1, b.most)",
-		new:  "b.of[token] < 0",
+		old:  "return s.of[token] > max(1, s.most)",
+		new:  "return false",
 		test: []string{"-run", "TestBodiesOfOneTokenHoldNobodyElseUp", "./bridge/gateway"},
+	},
+	{
+		name: "who does not take an answer keeps a place", file: "bridge/gateway/reply.go",
+		old:  "\tw.g.busy.Add(-1)\n\tif size",
+		new:  "\tdefer w.g.busy.Add(1)\n\tw.g.busy.Add(-1)\n\tif size",
+		test: []string{"-run", "TestAnswersThatNobodyReadsHoldNobodyElseUp", "./bridge/gateway"},
 	},
 	{
 		name: "a stream may hold any number of empty lines", file: "bridge/gateway/batch.go",

@@ -102,6 +102,8 @@ func (c *call) body(most int) ([]byte, error) {
 
 var errBodies = failure(http.StatusServiceUnavailable, "too many bodies of this token are being read: try again")
 
+var errAnswers = failure(http.StatusServiceUnavailable, "too many answers to this token wait to be read: try again")
+
 var errLarge = failure(http.StatusRequestEntityTooLarge, "body too large")
 
 // schedule takes jobs, and returns their IDs. When one was not taken none is told: clients repeat such a call.

@@ -41,6 +41,9 @@ type Config struct {
 	// Reading begins to read the body of a request, and bounds how long that may take. It is false when as many of that token's
 	// are read as may be. done ends it.
 	Reading func(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool)
+	// Answering says whose token the answer to a request counts for. It is false when as many answers to it are being written as
+	// may be.
+	Answering func(w http.ResponseWriter, token string) bool
 }
 
 // Server answers lmstfy's API, everything under /api/. While Run runs, jobs that are not done within their ttr come back.
@@ -218,6 +221,9 @@ func (c *call) authenticate() error {
 		return unknownToken(err)
 	}
 	c.grant = grant
+	if !c.cfg.Answering(c.w, grant.Name()) {
+		return errAnswers
+	}
 	return nil
 }
 
