@@ -181,7 +181,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		return lua.Lost
 	}
 	e := q.entry(how.Entry)
-	if e == nil && p.cancelled() {
+	if e == nil && p.cancelled() && !q.Former {
 		delete(pending, how.Entry)
 		return lua.CancelledOut
 	}
@@ -203,7 +203,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 		return lua.Lost
 	}
 	delete(pending, how.Entry)
-	if p.cancelled() {
+	if p.cancelled() && !q.Former {
 		return lua.CancelledOut
 	}
 

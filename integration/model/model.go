@@ -34,6 +34,8 @@ type Queue struct {
 	NewLetters   []string // likewise for dead letters
 	EndedWindows int      // dedup windows that have ended and are stored still
 
+	Former bool // the release before does it: who leaves the line leaves its place, and a mark of a delivery says nothing
+
 	Woken bool // the transition had a message go on, and tells the bridge
 }
 

@@ -281,7 +281,13 @@ func (r *run) trimUpTo(limit, maxBytes int) lua.Trimmed {
 	t := step(r, fmt.Sprintf("trim from %q, %d, %d bytes", cursor, limit, maxBytes), func(ctx context.Context) (lua.Trimmed,
 		error) {
 		return lua.Trim(ctx, r.c, r.k, cursor, limit, maxBytes)
-	}, func(q *Queue, got lua.Trimmed) lua.Trimmed { return q.Trim(cursor, limit, maxBytes, got) })
+	}, func(q *Queue, got lua.Trimmed) lua.Trimmed {
+		want := q.Trim(cursor, limit, maxBytes, got)
+		if r.clients && got.Windows < want.Windows {
+			want.Windows = got.Windows // a client has forgotten its last call meanwhile
+		}
+		return want
+	})
 	r.sweep = t.Cursor
 	return t
 }

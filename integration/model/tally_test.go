@@ -15,7 +15,7 @@ type tally map[string]int
 var (
 	verdicts = map[lua.Verdict]string{
 		lua.Malformed: "malformed", lua.Duplicate: "duplicate", lua.Scheduled: "scheduled", lua.Ready: "ready",
-		lua.Repeated: "repeated", lua.Replaced: "replaced",
+		lua.Repeated: "repeated", lua.Replaced: "replaced", -7: "refused for an old bridge",
 	}
 	outcomes = map[lua.Outcome]string{
 		lua.Stuck: "stuck", lua.Lost: "lost", lua.Retried: "retried", lua.Dead: "buried", lua.Released: "released",

@@ -192,7 +192,9 @@ func (q *Queue) PassTurns(from lua.TurnsPassed, limit int) lua.TurnsPassed {
 		t.Moved += q.handOn([]turn{h})
 	}
 	t.Rank = q.findWaiting(from.Rank, limit, &t)
-	q.clearPlaces(from.Place, limit, &t)
+	if !q.Former {
+		q.clearPlaces(from.Place, limit, &t)
+	}
 	return t
 }
 
@@ -239,6 +241,9 @@ func (q *Queue) holdKey(member string) {
 
 // leaveLine takes away the place of a member that waits, before it is cancelled, moved or replaced.
 func (q *Queue) leaveLine(member string) {
+	if q.Former {
+		return
+	}
 	m := q.Scheduled[member]
 	if key := m.key(); key != "" && isParked(m.Due) {
 		delete(q.Turns, inLine(key, m.Due-parked, member))

@@ -241,3 +241,34 @@ func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 	}
 	return "not found", 0
 }
+
+// Pull gives a group what it was not given, at most count, of all partitions; entries for others are acknowledged on the way. How
+// far it went in each partition is for the server to say (told); it stops when it has enough, or there is no more.
+func (w *Whole) Pull(group string, count int, told []*Queue) (given []string) {
+	more := false
+	for i, q := range w.Parts {
+		last := told[i].Groups[group].Last
+		var foreign []lua.Held
+		for _, e := range slices.Clone(q.Stream) {
+			if !less(q.Groups[group].Last, e.ID) {
+				continue
+			}
+			if less(last, e.ID) {
+				more = true
+				continue
+			}
+			q.Read(group, "pull", 1)
+			if meant(e.Fields[lua.FieldFor], group) {
+				given = append(given, fmt.Sprintf("%d %s %s", i, e.ID, e.messageID()))
+			} else {
+				foreign = append(foreign, lua.Held{Entry: e.ID, Key: e.key()})
+			}
+		}
+		q.Ack(group, foreign)
+	}
+	if len(given) > count || more && len(given) < count {
+		return append(given, "too many, or there are more")
+	}
+	slices.Sort(given)
+	return given
+}

@@ -43,7 +43,10 @@ func (w *whole) actions() map[string]func(*rapid.T) {
 		{"redrive", w.redrive}, {"bulk", w.bulk}, {"look", w.look}, {"skip", on((*run).skip)}, {"purge", on((*run).purge)},
 		{"extend", on((*run).extend)}, {"receive", on((*run).receive)}, {"pause", w.pause},
 		{"cancel running", w.cancelRunning}, {"import again", w.importAgain}, {"import elsewhere", w.importElsewhere},
-		{"ack", on((*run).ack)}, {"drain", w.drain},
+		{"ack", on((*run).ack)}, {"drain", w.drain}, {"read", on((*run).read)}, {"drain", w.drain}, {"read", on((*run).read)},
+		{"ack", on((*run).ack)}, {"fail", on((*run).fail)}, {"settle", w.settleToken}, {"pull", w.pull}, {"pull", w.pull}, {"settle", w.settleToken},
+		{"former bridge", on(w.byFormerBridge)}, {"former worker", on(w.byFormerWorker)}, {"former client", w.byFormerClient},
+		{"change bridge", w.changeBridge},
 	} {
 		actions[fmt.Sprintf("%02d %s", i, step.name)] = func(*rapid.T) { step.do() }
 	}
@@ -81,8 +84,13 @@ func (w *whole) schedule() {
 			return 0, err
 		}
 		return verdictOf(results[0].Receipt, results[0].Err)
-	}, func(q *Whole, _ lua.Verdict) lua.Verdict { return q.Schedule(item, m.Key) })
-	if verdict == lua.Duplicate {
+	}, func(q *Whole, _ lua.Verdict) lua.Verdict {
+		if w.old && m.Key != "" {
+			return refusedForOldBridge
+		}
+		return q.Schedule(item, m.Key)
+	})
+	if verdict <= lua.Duplicate {
 		return
 	}
 	for _, old := range replaced {
@@ -493,6 +501,7 @@ func (w *whole) importRecords(ctx context.Context, records []admin.Record, windo
 
 // importAgain exports the queue onto itself: everything is there.
 func (w *whole) importAgain() {
+	w.unless(w.old)
 	records, window := w.export(), pick(w.parts[0], "window", 0, 24*time.Hour)
 	w.unless(len(records) == 0)
 	do(w, "import again", func(ctx context.Context) (string, error) {
@@ -506,6 +515,7 @@ func (w *whole) importAgain() {
 
 // importElsewhere moves all that the queue holds into one of its name that is new, with any number of partitions.
 func (w *whole) importElsewhere() {
+	w.unless(w.old)
 	records, window := w.export(), pick(w.parts[0], "window", 0, 24*time.Hour)
 	n := pick(w.parts[0], "partitions", 3, 1, 2, 4)
 	old := w.parts
@@ -527,9 +537,7 @@ func (w *whole) importElsewhere() {
 		}
 	}
 	w.parts = w.parts[:1]
-	if skip {
-		w.parts[0].skipKeys("skip")
-	}
+	w.setPolicy(skip)
 	for _, group := range groups {
 		w.parts[0].ensureGroup(group)
 	}
