@@ -25,7 +25,7 @@ import (
 
 // Variables that turn this test binary into a part of duestream in a process of its own, to be killed.
 const (
-	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed", "hanging" or "producer"
+	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed", "hanging", "stubborn" or "producer"
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
 	childPrefix = "DUESTREAM_TEST_CHILD_PREFIX"
 	childQueue  = "DUESTREAM_TEST_CHILD_QUEUE"
@@ -95,6 +95,13 @@ func runChild(part string) int {
 		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
 			Group: os.Getenv(childGroup), Handler: hangingHandler(os.Getenv(childLedger)), HandlerTimeout: 150 * time.Millisecond,
 			AbandonAfter: 150 * time.Millisecond, MaxAbandoned: 1000})
+		if err != nil {
+			return 1
+		}
+		run = w.Run
+	case "stubborn":
+		w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: os.Getenv(childPrefix), Queue: os.Getenv(childQueue),
+			Group: os.Getenv(childGroup), Handler: stubbornHandler(os.Getenv(childLedger))})
 		if err != nil {
 			return 1
 		}

@@ -78,9 +78,9 @@ func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach
 	case missing == 0:
 		return nil
 	case missing == len(ids):
-		return bridge.ErrNotScheduled
+		return errNoneWaits
 	}
-	return fmt.Errorf("%w: not scheduled: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))
+	return fmt.Errorf("%w: not scheduled: %d of %s", errSomeWait, missing, human.Counted(len(ids), "message"))
 }
 
 // cancelledRunning is the answer to one message of cancel --running in JSON.

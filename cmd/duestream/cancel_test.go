@@ -21,7 +21,7 @@ func TestCancelSaysWhatItCancelled(t *testing.T) {
 		t.Error(out)
 	}
 	c.fails(exitNotFound, []string{"hint: it became ready"}, "cancel", "q", "a")
-	r := c.fails(exitPartly, []string{"not scheduled: 1 of 3 messages"}, "cancel", "q", "b", "a", "c", "--json")
+	r := c.fails(exitPartly, []string{"not scheduled: 1 of 3 messages", "with --running"}, "cancel", "q", "b", "a", "c", "--json")
 	var answers []cancelled
 	decode(t, r.out, &answers)
 	if fmt.Sprint(answers) != "[{b true []} {a false []} {c true []}]" {
@@ -115,6 +115,7 @@ func TestCancelRunning(t *testing.T) {
 		t.Errorf("%+v", answers)
 	}
 	c.fails(exitNotFound, nil, "cancel", "q", "nobody", "--running")
+	c.fails(exitNotFound, []string{"held by a worker is cancelled with --running"}, "cancel", "q", "held")
 	for _, of := range [][]string{{"pending", "q", "g"}, {"find", "held"}} {
 		if out := c.ok(of...); !strings.Contains(out, "cancelled") || strings.Contains(out, "10000000000") {
 			t.Errorf("%s: %s", of[0], out)

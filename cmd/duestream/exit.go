@@ -46,6 +46,12 @@ Exit codes:
 // errPartly: some items were refused, and each refusal was reported; the others are done.
 var errPartly = errors.New("partly done")
 
+// Of the messages that were to be cancelled none waits, or only some do.
+var (
+	errNoneWaits = fmt.Errorf("%w", bridge.ErrNotScheduled)
+	errSomeWait  = fmt.Errorf("%w", errPartly)
+)
+
 // errUnwell: the doctor has printed findings of the severity asked for.
 var errUnwell = errors.New("something is wrong")
 
@@ -65,9 +71,14 @@ type outcome struct {
 	hint string
 }
 
+// hintAtRunning is for what cancel does not find in the schedule.
+const hintAtRunning = "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is; " +
+	"what is ready or held by a worker is cancelled with --running"
+
 // outcomes lists the exit code and the hint of each error; the first entry that matches counts. Hints about the server's
 // answers come from admin.Hint; the others name commands and flags.
 var outcomes = []outcome{
+	{errSomeWait, exitPartly, hintAtRunning},
 	{errPartly, exitPartly, ""},
 	{errUnwell, exitUnwell, ""},
 	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
@@ -76,6 +87,7 @@ var outcomes = []outcome{
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{admin.ErrKeyed, exitFailure, "most keys would belong to another partition, and their new messages would be delivered beside those that the queue holds: stop what schedules them, wait until `duestream stats` shows none, grow, and wait 10 s; or accept that with --despite-keys"},
+	{errNoneWaits, exitNotFound, hintAtRunning},
 	{bridge.ErrNotScheduled, exitNotFound, "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
 	{bridge.ErrNoRecurrence, exitNotFound, "`duestream recur list` lists them"},
 	{admin.ErrNoToken, exitNotFound, "`duestream token list` lists them; those of a gateway's file are in that file alone"},
