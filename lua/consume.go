@@ -24,6 +24,9 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 		args := append(make([]string, 0, 2+2*len(held)), group)
 		for _, h := range held {
 			id := h.ID
+			if strings.Contains(h.Key, Separator) { // another program wrote it: no message waits for such a key
+				h.Key = ""
+			}
 			if h.Key != "" || strings.HasPrefix(id, Separator) {
 				id = Separator + h.Key + Separator + id
 			}

@@ -16,7 +16,7 @@ func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
-	ids := []string{"", "\xff\xfe", strings.Repeat("i", 10_000), "<&>", "a\x00b", "\u2028"}
+	ids := []string{"", "\xff\xfe", strings.Repeat("i", 10_000), "<&>", "a\x00b", "\u2028", "a\x1fb", "\x1f"}
 	for _, id := range ids {
 		r.Do("XADD", r.Keys.Stream, "*", "id", id, "payload", "x", "key", id)
 	}

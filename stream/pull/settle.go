@@ -99,7 +99,7 @@ func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stre
 		done[i] = stream.Lost
 	}
 	return done, each(all, func(b *batch) error {
-		s, err := p.sourceOf(ctx, b.first.Queue, b.first.Group)
+		policy, err := p.policyOf(ctx, b.first.Queue, b.first.Group)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stre
 			failures[i] = stream.FailureOf(errs[b.at[i]])
 			failures[i].Held = held
 		}
-		outcomes, err := p.retry(ctx, b, s.attempts(), failures)
+		outcomes, err := p.retry(ctx, b, policy.Attempts(), failures)
 		if err != nil {
 			return err
 		}
@@ -151,16 +151,17 @@ func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Durat
 }
 
 func (p *Puller) extend(ctx context.Context, b *batch, within time.Duration) ([]lua.Extended, error) {
-	s, err := p.sourceOf(ctx, b.first.Queue, b.first.Group)
+	policy, err := p.policyOf(ctx, b.first.Queue, b.first.Group)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.allows(within); err != nil {
+	visibility := policy.VisibilityTimeout
+	if err := allows(within, visibility, b.first.Queue, b.first.Group); err != nil {
 		return nil, err
 	}
 	idle := time.Duration(0)
 	if within > 0 {
-		idle = max(0, s.visibility()-within)
+		idle = max(0, visibility-within)
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

@@ -42,17 +42,13 @@ type line struct {
 	waiters []*waiter // in order of their tickets
 }
 
-func (s *source) visibility() time.Duration {
+func (s *source) settings() stream.Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.policy.VisibilityTimeout
+	return s.policy
 }
 
-func (s *source) attempts() lua.Attempts {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.policy.Attempts()
-}
+func (s *source) visibility() time.Duration { return s.settings().VisibilityTimeout }
 
 func (s *source) within(r *Request) time.Duration {
 	if visibility := s.visibility(); r.Within == 0 || r.Within > visibility {
@@ -74,7 +70,7 @@ func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, 
 			errs = append(errs, one.err)
 			continue
 		}
-		if err := one.source.allows(r.Within); err != nil {
+		if err := allows(r.Within, one.source.visibility(), one.source.queue, one.source.group); err != nil {
 			return nil, nil, err
 		}
 		all = append(all, p.rotated(one.source)...)
@@ -124,10 +120,10 @@ func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
 }
 
 // allows says that a delivery may be given for so long.
-func (s *source) allows(within time.Duration) error {
-	if visibility := s.visibility(); within > visibility {
+func allows(within, visibility time.Duration, queue, group string) error {
+	if within > visibility {
 		return lua.Invalid("within", within.String(), "must be at most %s, the visibility timeout of group %s of queue %s",
-			visibility, s.group, s.queue)
+			visibility, group, queue)
 	}
 	return nil
 }
@@ -162,12 +158,23 @@ func (p *Puller) known(queue, group string) *source {
 	return p.sources[sourceKey{queue, group}]
 }
 
-// sourceOf returns what is known of a queue, read anew when that is older than stream.PolicyInterval.
-func (p *Puller) sourceOf(ctx context.Context, queue, group string) (*source, error) {
-	if s := p.known(queue, group); s != nil && s.isFresh() {
-		return s, nil
+// policyOf returns the policy that a delivery is settled by. A queue that nobody receives from here is asked each time, and not
+// kept, nor written into the registry: its name comes from a token, and may be made up.
+func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Policy, error) {
+	s := p.known(queue, group)
+	if s == nil {
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		policy, _, err := stream.ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, queue, group)
+		return policy, err
 	}
-	return p.look(ctx, queue, group, loop.CallTimeout)
+	if !s.isFresh() {
+		var err error
+		if s, err = p.look(ctx, queue, group, loop.CallTimeout); err != nil {
+			return stream.Policy{}, err
+		}
+	}
+	return s.settings(), nil
 }
 
 // look reads what is known of a queue anew. While the server that knows cannot be reached, what was read last counts: the
