@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A token is unsigned. What it names is looked up before anything is written: a token that somebody made up is answered with lost,
-// whatever is asked for, and changes nothing of the queue; and no key appears.
+// A token is unsigned. What it names is looked up before anything is written: a token that somebody made up is answered with
+// lost, whatever is asked for, and changes nothing of the queue; and no key appears.
 func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -79,7 +79,7 @@ func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	})
 }
 
-// everything is all keys of the rig's prefix with what each holds; of a stream also who holds what. Idle times change by themselves.
+// everything is all keys of the rig's prefix: with the fields of hashes, and how much of a stream each group holds.
 func (r *rig) everything() string {
 	r.T.Helper()
 	c := r.Client

@@ -105,6 +105,9 @@ var (
 		"run duestream doctor as a user that has +info: docs/OPERATIONS.md, Users")
 	notLookedAt = check("D114", "not-looked-at", Note, "the user lacks a right that a look needs",
 		"what is wrong there is not found", "grant it, or run duestream doctor as a user that has it: docs/OPERATIONS.md, Users")
+	full = check("D115", "full", Error, "as much as `maxmemory` or more is used, and the server deletes nothing",
+		"new messages are refused (OOM); what was scheduled is delivered, retried, acknowledged and freed as ever",
+		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; then Redis is full in docs/OPERATIONS.md")
 )
 
 // Bridges and the registry.
@@ -238,7 +241,12 @@ var (
 		"an entry is held for far longer than deliveries of its group usually take, and its consumer goes on extending it",
 		"its handler may hang: the message, the slot and the key that it has are held until it ends",
 		"duestream pending {queue} --group {group} says who holds it; restart that worker if its handler hangs, and the "+
-			"message is delivered again")
+			"message is delivered again; duestream queue set {queue} handler_timeout=<longer than any takes> has workers end "+
+			"such handlers by themselves")
+	deafHistory = check("D414", "history-ahead", Warning,
+		"the last ID of a history is more than a day ahead of the server's clock",
+		"somebody chose it, and from the largest ID on nothing more is told there; messages are delivered as ever",
+		"redis-cli DEL {key}: it begins anew with the next change, and what it told is gone")
 )
 
 // Settings, dedup windows, dead letters.

@@ -262,10 +262,15 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	t.Run("nearly full", func(t *testing.T) {
 		t.Parallel()
 		p := newPatient(t, redistest.Own(t, sound...))
+		p.do("SETRANGE", "filler", "50000000", "x") // connections come and go, and are little beside it
 		used := p.examine().Servers[0].Used
 		p.do("CONFIG", "SET", "maxmemory", strconv.FormatInt(used*105/100, 10))
 		if got := codes(p.examine()); !slices.Equal(got, []string{"D104"}) {
 			t.Errorf("found %v", got)
+		}
+		p.do("CONFIG", "SET", "maxmemory", strconv.FormatInt(used/2, 10))
+		if got := codes(p.examine()); !slices.Equal(got, []string{"D115"}) {
+			t.Errorf("full: found %v", got)
 		}
 	})
 	t.Run("a replica", func(t *testing.T) {

@@ -37,7 +37,8 @@ func (l *look) partition(p place) {
 	for _, at := range []func(*look){
 		func(l *look) { l.types(p, keysOf(p.keys), want) },
 		func(l *look) { l.tokens(p) },
-		func(l *look) { l.ids(p, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
+		func(l *look) { l.ids(p, aheadOfTime, p.keys.Stream, p.keys.Dead, p.keys.Wake) },
+		func(l *look) { l.ids(p, deafHistory, p.keys.History) },
 		func(l *look) { l.schedule(p) },
 		func(l *look) { l.bodies(p) },
 		func(l *look) { l.groups(p) },

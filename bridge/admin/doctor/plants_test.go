@@ -185,6 +185,7 @@ var defects = []plant{
 	}},
 	{"D412", "the largest ID among the tokens of all queues",
 		func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
+	{"D414", "the largest ID in the history", func(p *patient) { p.do("XADD", p.keys.History, largest, "t", "1") }},
 	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
 	{"D409", "idle consumer", func(p *patient) {
 		for i := range 100 {

@@ -48,7 +48,7 @@ func (l *look) shared() {
 	l.types(place{}, []string{g.Queues, g.Defaults, g.Bridges, g.Wake, g.Tokens},
 		[]string{"hash", "hash", "zset", "stream", "hash"})
 	l.tokens(place{keys: lua.Keys{Wake: g.Wake}})
-	l.ids(place{}, g.Wake)
+	l.ids(place{}, aheadOfTime, g.Wake)
 	l.settingsOf(place{}, g.Defaults, true)
 	l.registry = map[string]lua.Counts{}
 	l.scan(func(cursor uint64) rueidis.Completed {

@@ -133,6 +133,8 @@ func judge(s *Server, info view.Info, settings map[string]string, say func(c *Ch
 		say(noLimit, 1, "maxmemory is not set")
 	case machine > 0 && s.MaxMemory > machine:
 		say(noLimit, 1, "maxmemory is %d bytes, the machine has %d", s.MaxMemory, machine)
+	case s.Used >= s.MaxMemory && told.MaxMemoryPolicy == "noeviction":
+		say(full, s.Used, "%d of %d bytes are used", s.Used, s.MaxMemory)
 	case s.Used >= s.MaxMemory/10*9:
 		say(nearlyFull, s.Used, "%d of %d bytes are used", s.Used, s.MaxMemory)
 	}
