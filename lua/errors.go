@@ -135,10 +135,29 @@ func (e *hinted) Error() string { return e.text }
 // NewHinted returns a sentinel for which Hint answers with the hint given.
 func NewHinted(text, hint string) error { return &hinted{text, hint} }
 
+// answers are what a server says that runs, and does not do what it is asked; and what to check next.
+var answers = []struct{ code, hint string }{
+	{"TRYAGAIN", "a slot of the cluster is on its way to another server, which may last minutes; nothing is lost: try again"},
+	{"CLUSTERDOWN", "the cluster has no master for this slot: `redis-cli CLUSTER INFO` and `CLUSTER NODES` say which is away"},
+	{"LOADING", "the server reads its data after a start: try again; `redis-cli INFO persistence` says how far it is"},
+	{"BUSY", "a script or function runs for too long: `redis-cli INFO commandstats` and SLOWLOG show whose it is"},
+	{"READONLY", "this is a replica: give the address of the master, or those of the sentinels"},
+	{"MASTERDOWN", "this is a replica that has lost its master: give the address of the master, or those of the sentinels"},
+	{"NOREPLICAS", "the server refuses writes until min-replicas-to-write replicas are good: `redis-cli INFO replication`"},
+	{"MISCONF", "the server refuses writes because it could not save: is the disk full? `redis-cli INFO persistence`"},
+}
+
 // Hint says what an operator should check next; "" when nobody knows.
 func Hint(err error) string {
 	if known := (*hinted)(nil); errors.As(err, &known) {
 		return known.hint
+	}
+	if re := (*rueidis.RedisError)(nil); errors.Is(err, ErrUnavailable) && errors.As(err, &re) {
+		for _, a := range answers {
+			if strings.Contains(re.Error(), a.code) { // some servers put words of their own before it
+				return a.hint
+			}
+		}
 	}
 	for _, h := range []struct {
 		kind error

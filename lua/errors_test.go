@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,11 @@ func TestClassifyServerErrors(t *testing.T) {
 				}
 				redistest.Want(b, "ambiguous: "+text, Ambiguous(err), false)
 				redistest.Want(b, "temporary: "+text, Temporary(err), kind == ErrUnavailable)
+				code, _, _ := strings.Cut(text, " ")
+				if kind == ErrUnavailable && !slices.Contains([]string{"UNBLOCKED", "NOSCRIPT", "UNKILLABLE"}, code) &&
+					Hint(err) == Hint(ErrUnavailable) {
+					b.Errorf("%q has the hint of a server that may not run", text)
+				}
 				if !strings.Contains(err.Error(), "drain") || !strings.Contains(err.Error(), strings.TrimPrefix(text, "ERR ")) ||
 					kind != nil && strings.Contains(err.Error(), "twice") {
 					b.Errorf("%q reads %q", text, err)

@@ -165,6 +165,9 @@ func (a *app) hint(err error) string {
 		return ""
 	}
 	if errors.Is(err, bridge.ErrUnavailable) {
+		if known := admin.Hint(err); known != admin.Hint(bridge.ErrUnavailable) { // the server answered
+			return known
+		}
 		return fmt.Sprintf("is Redis running at %s? Set --redis or DUESTREAM_REDIS_URL, or try `duestream dev`",
 			hostOf(a.redisURL))
 	}

@@ -42,6 +42,17 @@ func TestFullRedisHasItsOwnExitCode(t *testing.T) {
 	}
 }
 
+// A server that answers runs, so the hint does not ask whether it does.
+func TestAServerThatRefusesForNowIsSaidWithItsOwnHint(t *testing.T) {
+	t.Parallel()
+	c := newCLIOn(t, redistest.Own(t, "--min-replicas-to-write", "1"))
+	r := c.fails(exitUnavailable, []string{"NOREPLICAS", "hint: the server refuses writes until min-replicas-to-write"},
+		"schedule", "q", "x")
+	if strings.Contains(r.err, "is Redis running") {
+		t.Error(r.err)
+	}
+}
+
 func TestForeignKeyIsSaidWithAHint(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
