@@ -89,21 +89,21 @@
 //
 // # Of two releases
 //
-// In the third form processes of the release before (integration/before names it) take part on the same server. They are the
-// parts of the campaign of that release, whose tests are built from the history of the repository, so they keep the same
-// ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder, a producer, a
-// worker of group a, one of group b, a plain worker), some never are (a producer, a worker of group a, a plain worker), and the
-// rest (a producer, a worker of each group, the operator) changes with the bridges.
+// In the third form processes of the release before (integration/before names it) take part on the same server, and the main
+// queue has two partitions. They are the parts of the campaign of that release, whose tests are built from the history of the
+// repository, so they keep the same ledgers. At first all bridges are of the release before. Of the other processes some always
+// are (the holder, a producer, a worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a
+// worker of group a, a plain worker, who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the
+// operator) changes with the bridges.
 //
 // A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and again: it
 // upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this release alone it
 // takes producers and workers back, then stops all bridges, every other time rolls the queues back, and starts bridges of the
-// release before. It ends with bridges of this release. Users have what the page gives them while both releases run. There are
-// no gateways.
+// release before. It ends with bridges of this release. Users have what the page gives them while both releases run.
 //
 // What the contract refuses while a bridge of the release before lives (ErrOldBridge) is counted, and not accepted: messages with
-// a key, of producers of this release, and one recurrence each time. After the last such bridge has gone that recurrence must be
-// taken. Recurrences that are there from the beginning go on throughout.
+// a key of producers and gateways of this release. Each time a recurrence, and a rate with a ready limit, are tried as well: they
+// must be refused beside the old bridges, and taken when those have gone. Three recurrences go on from beginning to end.
 //
 // The same laws hold in the same columns, for the messages of either release. One thing is excused: a rollback of a queue forgets
 // who holds which key, so a message that was in flight then may be in flight beside the next one with its key.

@@ -187,9 +187,8 @@ func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (address
 	return addresses, secret, err
 }
 
-// overHTTP says whether gateways, and who talks to them, take part: they show no metrics, and in a campaign of two releases there
-// are none.
-func (c *controller) overHTTP() bool { return !c.cfg.Metrics && !c.cfg.Releases }
+// overHTTP says whether gateways, and who talks to them, take part: they show no metrics.
+func (c *controller) overHTTP() bool { return !c.cfg.Metrics }
 
 // stalledGateway has a gateway stand still for a visibility timeout or two.
 func stalledGateway(kind string, visibility time.Duration, set func(s *slot, stall bool)) card {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,7 +84,12 @@ type httpProblem struct {
 
 // uncertain says whether what was asked may have been done in spite of the problem.
 func (p httpProblem) uncertain() bool {
-	return p.Type == problemUncertain || p.Type == problemUnavailable
+	return p.Type == problemUncertain || p.Type == problemUnavailable && !p.oldBridge()
+}
+
+// oldBridge says whether a gateway refused what a living bridge of the release before does not serve.
+func (p httpProblem) oldBridge() bool {
+	return p.Type == problemUnavailable && strings.HasPrefix(p.Detail, "a bridge is alive that does not serve this")
 }
 
 // ask sends one request to one gateway.

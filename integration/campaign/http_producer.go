@@ -93,6 +93,8 @@ func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) 
 		t.result.Err = bridge.ErrDuplicate
 	case t.uncertain:
 		t.result.Err = bridge.ErrUncertain
+	case problem.oldBridge():
+		t.result.Err = bridge.ErrOldBridge
 	case problem.Type == problemBusy:
 		t.done, t.result.Err = false, bridge.ErrUncertain
 	case problem.Type == problemFull:

@@ -30,7 +30,7 @@ const (
 	faultUpgrade       = "bridge upgraded"
 	faultRollback      = "bridges rolled back"
 	faultQueueRollback = "queue rollback"
-	faultChange        = "producer changes release"
+	faultChange        = "producer or gateway changes release"
 	faultChangeWorker  = "worker changes release"
 )
 
@@ -40,6 +40,8 @@ func (c *controller) release(s *slot) {
 	switch s.part.Role {
 	case roleBridge, roleHolder, roleOperator:
 		s.before = true
+	case roleGateway:
+		s.before = s.part.Index == 0
 	case roleProducer, roleWorker:
 		s.before = s.part.Index != 1
 	case rolePlain:
@@ -130,13 +132,20 @@ func (m *mover) old() error {
 	}); err != nil {
 		return err
 	}
-	if err := m.recur(); !errors.Is(err, bridge.ErrOldBridge) {
-		return fmt.Errorf("a recurrence beside bridges of the release before: %v", err)
+	for what, write := range m.writes() {
+		if err := write(); !errors.Is(err, bridge.ErrOldBridge) {
+			return fmt.Errorf("%s beside bridges of the release before: %v", what, err)
+		}
 	}
 	return nil
 }
 
-// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, recurrences are taken.
+// writes are what bridges of the release before may not serve, beside messages with a key.
+func (m *mover) writes() map[string]func() error {
+	return map[string]func() error{"a recurrence": m.recur, "a rate and a ready limit": m.limit}
+}
+
+// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not serve is taken.
 func (m *mover) up() error {
 	for _, s := range m.c.family.of(roleBridge) {
 		if err := m.change(s, false, faultUpgrade); err != nil {
@@ -144,14 +153,9 @@ func (m *mover) up() error {
 		}
 		m.wait()
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
-		err := m.recur()
-		if err == nil {
-			break
-		}
-		if passes := errors.Is(err, bridge.ErrOldBridge) || errors.Is(err, bridge.ErrUnavailable); !passes ||
-			time.Now().After(deadline) {
-			return fmt.Errorf("a recurrence beside bridges of this release: %w", err)
+	for what, write := range m.writes() {
+		if err := m.insist(write); err != nil {
+			return fmt.Errorf("%s beside bridges of this release: %w", what, err)
 		}
 	}
 	err := m.clients(false)
@@ -159,9 +163,22 @@ func (m *mover) up() error {
 	return err
 }
 
-// clients changes the workers, the producer and the operator that change.
+// insist writes until the last bridge of the release before is known to be gone.
+func (m *mover) insist(write func() error) error {
+	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
+		m.c.weather.Lock()
+		err := write()
+		m.c.weather.Unlock()
+		passes := errors.Is(err, bridge.ErrOldBridge) || errors.Is(err, bridge.ErrUnavailable)
+		if !passes || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// clients changes the workers, the producer, the operator and the gateway that change.
 func (m *mover) clients(before bool) error {
-	workers, producers := m.c.family.of(roleWorker), m.c.family.of(roleProducer, roleOperator)
+	workers, producers := m.c.family.of(roleWorker), m.c.family.of(roleProducer, roleOperator, roleGateway)
 	slots := append(workers, producers...)
 	if before {
 		slots = append(producers, workers...)
@@ -259,6 +276,19 @@ func (m *mover) rollBackQueues(hits []string) error {
 	}
 	m.c.timeline.add(Fault{Kind: faultQueueRollback, From: from, Until: time.Now(), Hits: hits})
 	return nil
+}
+
+// limit gives the main queue a rate and a ready limit that it does not reach for long.
+func (m *mover) limit() error {
+	ctx, cancel := context.WithTimeout(context.Background(), producerTries)
+	defer cancel()
+	r, err := bridge.Dial(ctx, m.c.server.URL())
+	if err != nil {
+		return fmt.Errorf("%w: %w", bridge.ErrUnavailable, err)
+	}
+	defer r.Close()
+	rate, limit := bridge.Rate("5000/s"), 20_000
+	return admin.New(r, prefix).WritePolicy(ctx, queueMain, "", admin.PolicyUpdate{Rate: &rate, ReadyLimit: &limit})
 }
 
 // recur writes one more recurrence, which ends with the load, and does nothing when that is over.

@@ -2,11 +2,21 @@ package campaign
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/oklog/ulid/v2"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/acl"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // Two messages of one key may be in flight at once only when their queue was rolled back while the first was.
@@ -65,5 +75,52 @@ func TestReleasesAreTold(t *testing.T) {
 	r.count([]record{{verb: verbTry, by: is}, {verb: verbRefuse, word: refusedOldBridge, by: is}})
 	if want := (releases{accepted: 1, deliveries: 1, refused: 1}); r != want {
 		t.Errorf("%+v, not %+v", r, want)
+	}
+}
+
+// A gateway says that a bridge of the release before does not serve a message, and who asked it takes that for a refusal.
+func TestAGatewayTellsOfAnOldBridge(t *testing.T) {
+	t.Parallel()
+	server := redistest.Own(t)
+	r, err := bridge.Dial(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	client := server.Client(t)
+	beat := client.B().Zadd().Key(lua.NewGlobals(prefix).Bridges).ScoreMember().
+		ScoreMember(float64(time.Now().UnixMilli()), ulid.Make().String()+" host 1 v0").Build()
+	if err := client.Do(t.Context(), beat).Error(); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := tokenForAll(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	store, err := access.Open(access.Config{Client: r.Client, Prefix: prefix, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: prefix, Access: store, Logger: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewServer(gateway.NewServer(g).Handler)
+	t.Cleanup(func() { front.Close(); _ = g.Close() })
+	h := newHTTPClient(part{Gateways: []string{front.URL}, Secret: secret})
+	for _, many := range []int{1, 6} { // alone, and among others
+		var all []bridge.NewMessage
+		for i := range many {
+			all = append(all, bridge.NewMessage{ID: fmt.Sprint("p-", many, i, "-mo")})
+		}
+		all[0].Key = "a"
+		for i, result := range h.publish(queueMain, all, true) {
+			v := verdict(all[i].ID, result.Receipt, result.Err)
+			taken, refused := v.verb == verbTaken, v.verb == verbRefuse && v.args[0] == refusedOldBridge
+			if keyed := all[i].Key != ""; taken == keyed || refused != keyed {
+				t.Errorf("%d of %d: %v: %v", i, many, v, result.Err)
+			}
+		}
 	}
 }
