@@ -220,7 +220,14 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		if c == nil {
 			c = &chain{group: group}
 		}
-		a.count(c, destroyed, complain)
+		excuse := ""
+		switch {
+		case destroyed:
+			excuse = "an operator's command"
+		case p.again:
+			excuse = "sent again behind its dedup window"
+		}
+		a.count(c, excuse, complain)
 		empty := len(c.entries)+len(c.letters) == 0
 		switch {
 		case destroyed:
@@ -231,7 +238,9 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		case empty && !owed:
 			continue
 		}
-		c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
+		if !p.again { // else these are two messages
+			c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
+		}
 		column, problem := c.terminal(plan, a.acknowledged)
 		if p.halted > 0 || p.maybeHalted { // it may end anywhere
 			column = ""
@@ -308,7 +317,7 @@ func (a *auditor) timing(p promise, c *chain, complain func(column, group, forma
 
 // count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a
 // duplicate.
-func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, format string, args ...any)) {
+func (a *auditor) count(c *chain, excuse string, complain func(column, group, format string, args ...any)) {
 	var before *record
 	retry, snoozed := false, false
 	for _, d := range c.entries {
@@ -325,8 +334,8 @@ func (a *auditor) count(c *chain, destroyed bool, complain func(column, group, f
 				a.Retries[c.group]++
 			case snoozed && i == 0 && d.attempt >= before.attempt: // what used attempts up in between is judged with those
 				a.Snoozed[c.group]++
-			case destroyed:
-				a.Again["an operator's command"]++
+			case excuse != "":
+				a.Again[excuse]++
 			default:
 				kind, ok := a.explainer.again(before.by.name, min(before.at, s.at), max(before.at, s.at))
 				if ok {

@@ -178,6 +178,9 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 			"3000 A2 s #2900 3 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged", nil, State{}, "burnt"},
 		{"a retry in a group that it is not for", failID, taken + doneA + doneB + "2.5 B1 s #2 2 a @2\n 2.6 B1 e #2 ok\n" +
 			"3 B1 x #2 acknowledged", nil, State{}, "foreign owners duplicates burnt"},
+		{"taken again behind its window", "p-1-mw", taken + doneA + doneB + "20000 P try 0\n 20001 P taken @20000\n" +
+			"20002 A1 s #20001 1 - @20000\n 20003 A1 e #20001 ok\n 20004 A1 x #20001 acknowledged\n" +
+			"20002 B1 s #20001 1 - @20000\n 20003 B1 e #20001 ok\n 20004 B1 x #20001 acknowledged\n", nil, State{}, ""},
 		{"taken twice", "p-1-mw", taken + "5 P try 0\n 6 P taken @5\n" + doneA + doneB, nil, State{}, "twice"},
 		{"refused and delivered", okID, "0 P try 0\n 1 P refused full\n" + doneA + doneB, nil, State{}, "wrong wrong"},
 		{"never sent by anybody", okID, doneA, nil, State{}, "wrong"},

@@ -45,8 +45,8 @@ func TestCampaignOnACluster(t *testing.T) {
 // and the operator are upgraded and rolled back while everything goes on.
 func TestCampaignOfTwoReleases(t *testing.T) {
 	beside(t)
-	cfg := Config{Duration: 25 * time.Second, Rate: 120, Patience: 4, Hold: 300, Partitions: 2, Releases: true}
-	run(t, cfg, 1200)
+	cfg := Config{Duration: 25 * time.Second, Rate: 120, Patience: 4, Hold: 300, Releases: true}
+	run(t, cfg, 800)
 }
 
 // beside lets a short campaign go on beside the others: all mostly wait for their faults. A long one has the machine for

@@ -89,12 +89,11 @@
 //
 // # Of two releases
 //
-// In the third form processes of the release before (integration/before names it) take part on the same server, and the main
-// queue has two partitions. They are the parts of the campaign of that release, whose tests are built from the history of the
-// repository, so they keep the same ledgers. At first all bridges are of the release before. Of the other processes some always
-// are (the holder, a producer, a worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a
-// worker of group a, a plain worker, who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the
-// operator) changes with the bridges.
+// In the third form processes of the release before (integration/before names it) take part on the same server. They are the
+// parts of the campaign of that release, whose tests are built from the history of the repository, so they keep the same
+// ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder, a producer, a
+// worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a worker of group a, a plain worker,
+// who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the operator) changes with the bridges.
 //
 // A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and again: it
 // upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this release alone it

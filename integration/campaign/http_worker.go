@@ -20,7 +20,8 @@ const (
 	settlers    = 4
 	pollCount   = 40 // deliveries of a request, at most
 	pollWait    = time.Second
-	settledMost = 50               // of a request
+	settledMost = 50 // of a request
+	extendMost  = 100
 	extendWait  = time.Second / 2  // for an answer
 	settleTries = 20 * time.Second // a server that was killed while it held much is away for longer than httpTries
 )
@@ -214,15 +215,17 @@ func (w *httpWorker) keep(one *lease, keep bool) {
 // extendAll gives what is held its time once more when a quarter of it is over: on a slow machine a good part of it has passed
 // when a delivery arrives. When one gateway does not answer the other one is asked at once.
 func (w *httpWorker) extendAll(ctx context.Context) {
-	for pause(ctx, w.part.Visibility/12) {
+	wait := time.Duration(0)
+	for pause(ctx, wait) {
 		var due []*lease
 		w.mu.Lock()
 		for one := range w.held {
-			if time.Since(one.extended) >= one.within/4 && len(due) < 100 {
+			if time.Since(one.extended) >= one.within/4 && len(due) < extendMost {
 				due = append(due, one)
 			}
 		}
 		w.mu.Unlock()
+		wait = w.part.Visibility / 12
 		if len(due) == 0 {
 			continue
 		}
@@ -235,6 +238,9 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 		if !answered {
 			began = time.Now()
 			outcomes, answered = w.say(all, extendWait)
+		}
+		if answered && len(due) == extendMost {
+			wait = 0 // there may be more
 		}
 		for i, one := range due {
 			switch {

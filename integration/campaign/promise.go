@@ -1,6 +1,9 @@
 package campaign
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+)
 
 // promise is what became of a message on its producer's side.
 type promise struct {
@@ -15,22 +18,29 @@ type promise struct {
 	maybeHalted                  bool
 	wasHeld                      bool // when it was halted
 	twice                        bool
-	overHTTP                     bool // a gateway took it, or was to
+	again                        bool  // it was taken a second time, when its dedup window was over
+	accepted                     int64 // ms by the server's clock
+	overHTTP                     bool  // a gateway took it, or was to
 }
 
 func promiseOf(records []record) promise {
 	var p promise
-	asked, changed := int64(0), false
+	asked, changed, delay := int64(0), false, int64(0)
 	for _, r := range records {
 		switch r.verb {
 		case verbTry:
 			if !p.tried {
 				p.tried, p.first = true, r.at
 			}
+			delay, _ = strconv.ParseInt(r.word, 10, 64)
 		case verbTaken:
-			p.twice = p.twice || p.taken
-			if !p.taken {
-				p.heard = r.at
+			switch at := r.due - delay; {
+			case !p.taken:
+				p.heard, p.accepted = r.at, at
+			case at-p.accepted >= dedupWindow.Milliseconds():
+				p.again = true
+			default:
+				p.twice = true
 			}
 			if !p.taken && !changed { // an operator may have moved it before its producer heard that it was taken
 				p.due = r.due

@@ -145,7 +145,8 @@ func (m *mover) writes() map[string]func() error {
 	return map[string]func() error{"a recurrence": m.recur, "a rate and a ready limit": m.limit}
 }
 
-// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not serve is taken.
+// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not serve is
+// taken.
 func (m *mover) up() error {
 	for _, s := range m.c.family.of(roleBridge) {
 		if err := m.change(s, false, faultUpgrade); err != nil {
