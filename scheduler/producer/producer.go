@@ -160,7 +160,7 @@ func (p *Producer) keys(partition string) lua.Keys {
 // server is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply
 // that was lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one
 // round trip, O(log n) in the number of scheduled messages. At first use of a queue its partitions are asked for as well, for a
-// second at most; from then on every 5s, which no call waits for.
+// second at most, or, for a message with a key, until they are known; from then on every 5s, which no call waits for.
 //
 // An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
 // that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
@@ -199,7 +199,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		return nil, wrap("schedule", queue, "", err)
 	}
 	defer p.busy.Done()
-	l, err := r.batchRoute(ctx)
+	l, err := r.batchRoute(ctx, ms, began)
 	if err == nil {
 		ms, err = p.expiring(ctx, queue, ms)
 	}
@@ -216,7 +216,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 		for i, at := range first {
 			some[i] = ms[at]
 		}
-		round := batchRoute{route: r, counts: l.counts}
+		round := batchRoute{route: r, counts: l.counts, unread: l.unread}
 		for i, result := range round.schedule(ctx, some, time.Now()) {
 			results[first[i]] = result
 		}
@@ -228,7 +228,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 // schedule lets messages go out, and waits for their answers. Repeats are counted since the given time.
 func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time) []Result {
 	queue := s.route.queue
-	elsewhere, served := s.duplicates(ctx, ms), s.route.p.served(ctx, ms)
+	elsewhere, served := s.duplicates(ctx, ms), s.served(ctx, ms)
 	c := newBatchCall(ctx, len(ms))
 	var one [1]waiting
 	ws := one[:0]
@@ -261,11 +261,18 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 }
 
 // served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing.
-func (p *Producer) served(ctx context.Context, ms []Message) error {
-	if !slices.ContainsFunc(ms, func(m Message) bool { return m.Key != "" }) {
+func (s *batchRoute) served(ctx context.Context, ms []Message) error {
+	switch {
+	case !hasKeys(ms):
 		return nil
+	case s.unread != nil:
+		return fmt.Errorf("a key decides the partition of its message, and how many there are is not known: %w", s.unread)
 	}
-	return p.levels.Allow(ctx, lua.LevelKeys, "messages with a key")
+	return s.route.p.levels.Allow(ctx, lua.LevelKeys, "messages with a key")
+}
+
+func hasKeys(ms []Message) bool {
+	return slices.ContainsFunc(ms, func(m Message) bool { return m.Key != "" })
 }
 
 // enter begins a call; the caller ends it with busy.Done.

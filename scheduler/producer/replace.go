@@ -145,7 +145,7 @@ func (s *batchRoute) again(ctx context.Context, ms []Message, gone []int, result
 		some[i] = ms[at]
 		some[i].At, some[i].Delay, some[i].Spread = results[at].Due, 0, 0
 	}
-	round := batchRoute{route: s.route, counts: s.counts}
+	round := batchRoute{route: s.route, counts: s.counts, unread: s.unread}
 	for i, result := range round.schedule(ctx, some, since) {
 		result.Replaced = true // it was, by the call before
 		results[gone[i]] = result

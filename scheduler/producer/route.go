@@ -87,6 +87,26 @@ func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	return r.known.Load(), nil
 }
 
+// read returns when the registry has told the partitions. It asks again and again for RetryTimeout since the given time.
+func (r *route) read(ctx context.Context, since time.Time) error {
+	for {
+		err := r.ask(ctx)
+		switch k := r.known.Load(); {
+		case k != nil && !k.asked.IsZero():
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !lua.Temporary(err) || time.Since(since) > r.p.cfg.RetryTimeout:
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryMax):
+		}
+	}
+}
+
 // ask looks at the registry, and waits for that, for registerTimeout at most. Callers at the same time share one look.
 func (r *route) ask(ctx context.Context) error {
 	q := r.begin(time.Time{})
@@ -184,11 +204,14 @@ type batchRoute struct {
 	only   *groupCommit   // of a queue with one partition
 	used   []*groupCommit // of one with several
 
+	unread error // why the partitions are not known, when a message has a key, which decides its partition
+
 	takes map[int]taking // what messages that replace others have to do besides, by their places in the batch
 }
 
-// batchRoute registers the queue, and returns the way to its partitions.
-func (r *route) batchRoute(ctx context.Context) (batchRoute, error) {
+// batchRoute registers the queue, and returns the way of messages to its partitions. For one with a key it waits longer for the
+// registry: in partition 0 it would be beside others with its key.
+func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
 	r.mu.Lock()
 	if !r.producing { // looks until now did not register the queue
 		r.producing, r.next = true, time.Time{}
@@ -198,7 +221,15 @@ func (r *route) batchRoute(ctx context.Context) (batchRoute, error) {
 	if err != nil {
 		return batchRoute{}, err
 	}
-	s := batchRoute{route: r, counts: k.counts}
+	var unread error
+	if k.asked.IsZero() && hasKeys(ms) {
+		unread = r.read(ctx, since)
+		if err := ctx.Err(); err != nil {
+			return batchRoute{}, err
+		}
+		k = r.known.Load()
+	}
+	s := batchRoute{route: r, counts: k.counts, unread: unread}
 	if k.counts.Latest() == 1 {
 		s.only = r.groupCommit(0)
 	}

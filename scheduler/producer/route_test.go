@@ -364,6 +364,53 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	}
 }
 
+// A key decides the partition, so a message with one waits for the registry: in partition 0 it would be beside those of its key.
+func TestAKeyWaitsForTheRegistry(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	counts, key := lua.Counts{1, 8}, ""
+	for n := 0; counts.Of(key) == 0; n++ {
+		key = fmt.Sprint("key-", n)
+	}
+	proxy.CutBeforeForward(never, "HGET")
+	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
+	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: "keyed", Key: key, Delay: time.Hour},
+		{ID: "zero", Delay: time.Hour}})
+	if err != nil || !errors.Is(results[0].Err, lua.ErrUnavailable) || errors.Is(results[0].Err, ErrUncertain) {
+		t.Errorf("without the registry: %+v, %v", results, err)
+	}
+	if results[1].Err != nil {
+		t.Errorf("a message without a key: %v", results[1].Err)
+	}
+	scheduled := func(partition int) int64 {
+		return queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, lua.PartitionName(queue, partition)).Due)
+	}
+	if n := scheduled(0); n != 1 {
+		t.Errorf("%d messages are in partition 0", n)
+	}
+	patient := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix)
+	answer := make(chan error, 1)
+	go func() {
+		_, err := patient.Schedule(t.Context(), queue, Message{ID: "keyed", Key: key, Delay: time.Hour})
+		answer <- err
+	}()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		patient.mu.Lock()
+		defer patient.mu.Unlock()
+		r := patient.routes[queue]
+		return r != nil && r.known.Load() != nil, "the registry was not asked for"
+	})
+	proxy.CutBeforeForward(0, "HGET")
+	if err := <-answer; err != nil {
+		t.Errorf("when the registry is back: %v", err)
+	}
+	if n := scheduled(counts.Of(key)); n != 1 {
+		t.Errorf("%d messages are in the partition of the key", n)
+	}
+}
+
 // A reply that was lost in one partition leaves the answer open, whatever the others say.
 func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	t.Parallel()
