@@ -65,6 +65,9 @@ func run(t *testing.T, cfg Config, longRate float64) {
 	cfg.Seed, cfg.Visibility, cfg.Settle, cfg.Dir = seed, 2500*time.Millisecond, 40*time.Second, t.TempDir()
 	cfg.Pause = [2]time.Duration{100 * time.Millisecond, 600 * time.Millisecond}
 	cfg.Metrics = os.Getenv(envMetrics) != ""
+	if cfg.Metrics && cfg.Releases {
+		t.Fatalf("%s: the release before counts in its own way", envMetrics)
+	}
 	long := os.Getenv(envDuration)
 	if long != "" {
 		d, err := time.ParseDuration(long)
