@@ -136,6 +136,12 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 // registry was not lost, and a queue that is not in it and has no keys was deleted.
 const RegistryDeleted = "/deleted"
 
+// MarkDeleted notes in the registry that a queue is deleted, also while the server is full. The queue is still in it.
+func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string) error {
+	_, err := configureScript.integer(ctx, c, []string{g.Queues}, []string{RegistryDeleted, queue})
+	return err
+}
+
 // ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()

@@ -72,11 +72,11 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		}
 	}
 	// Without this mark the registry would seem lost, and bridges would register again what they remember.
-	registry := lua.NewGlobals(prefix).Queues
-	if err := c.Do(ctx, c.B().Hset().Key(registry).FieldValue().FieldValue(lua.RegistryDeleted,
-		queue).Build()).Error(); err != nil {
-		return fail(had, lua.Classify("HSET "+registry, err))
+	globals := lua.NewGlobals(prefix)
+	if err := lua.MarkDeleted(ctx, c, globals, queue); err != nil {
+		return fail(had, err)
 	}
+	registry := globals.Queues
 	gone, err := c.Do(ctx, c.B().Hdel().Key(registry).Field(queue).Build()).AsInt64()
 	if err != nil {
 		return fail(had, lua.Classify("HDEL "+registry, err))
@@ -137,37 +137,39 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 	return had, keys > 0, nil
 }
 
-// removePartition removes all keys of a partition in one transaction: without force only when it holds no message at that moment.
+// removePartition removes all keys of a partition at once: without force only when it holds no message at that moment.
 func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
+	if force { // without a transaction, in which a full server refuses every command
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		return lua.Classify("UNLINK "+k.Due, c.Do(ctx, c.B().Unlink().Key(keysOf(k)...).Build()).Error())
+	}
 	for {
-		removed, err := tryRemove(ctx, c, k, force)
+		removed, err := tryRemove(ctx, c, k)
 		if removed || err != nil {
 			return err
 		}
 	}
 }
 
-func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) (removed bool, err error) {
+func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys) (removed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	err = lua.Dedicated(ctx, c, func(one rueidis.DedicatedClient) error {
-		if !force {
-			if err := one.Do(ctx, one.B().Watch().Key(k.Due, k.Stream, k.Dead).Build()).Error(); err != nil {
-				return lua.Classify("WATCH "+k.Due, err)
-			}
-			holds, err := one.Do(ctx, one.B().Zcard().Key(k.Due).Build()).AsInt64()
-			for _, stream := range []string{k.Stream, k.Dead} {
-				n, failed := one.Do(ctx, one.B().Xlen().Key(stream).Build()).AsInt64()
-				holds, err = holds+n, errors.Join(err, failed)
-			}
-			if err != nil {
-				return lua.Classify("size of "+k.Due, err)
-			}
-			if holds > 0 {
-				return ErrNotEmpty
-			}
+		if err := one.Do(ctx, one.B().Watch().Key(k.Due, k.Stream, k.Dead).Build()).Error(); err != nil {
+			return lua.Classify("WATCH "+k.Due, err)
 		}
-		var err error
+		holds, err := one.Do(ctx, one.B().Zcard().Key(k.Due).Build()).AsInt64()
+		for _, stream := range []string{k.Stream, k.Dead} {
+			n, failed := one.Do(ctx, one.B().Xlen().Key(stream).Build()).AsInt64()
+			holds, err = holds+n, errors.Join(err, failed)
+		}
+		if err != nil {
+			return lua.Classify("size of "+k.Due, err)
+		}
+		if holds > 0 {
+			return ErrNotEmpty
+		}
 		// Neither removed nor an error: a watched key has changed.
 		removed, err = lua.Transact(ctx, one, k.Due, one.B().Unlink().Key(keysOf(k)...).Build())
 		return err

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -70,4 +71,29 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 			t.Errorf("by force: %+v, %v", had, err)
 		}
 	})
+}
+
+// A full server refused to have a queue deleted: what frees memory has to go on.
+func TestAFullServerHasQueuesDeleted(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	do := func(words ...string) {
+		t.Helper()
+		if err := c.Do(t.Context(), c.B().Arbitrary(words...).Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	k := lua.NewKeys(prefix, queue)
+	do("HSET", lua.NewGlobals(prefix).Queues, queue, "1")
+	do("ZADD", k.Due, "1e13", "a")
+	do("XADD", k.Stream, "*", "id", "b")
+	do("CONFIG", "SET", "maxmemory", "1")
+	if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Messages() != 2 {
+		t.Fatal(had, err)
+	}
+	left, err := c.Do(t.Context(), c.B().Exists().Key(k.All()...).Build()).AsInt64()
+	redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
+	registry, err := c.Do(t.Context(), c.B().Hgetall().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrMap()
+	redistest.Want(t, "registry", fmt.Sprint(registry, err), fmt.Sprint(map[string]string{lua.RegistryDeleted: queue}, nil))
 }
