@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // epoch is when the scripts of these tests begin, in Unix ms.
@@ -240,6 +242,10 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 		{name: "a failover undid an acknowledgement", id: okID, script: taken + doneA + doneB +
 			"4000 A2 s #1 1 - @0\n 4001 A2 e #1 ok\n" +
 			"4002 A2 x #1 acknowledged", faults: []Fault{faultAt(faultKillMaster, 5, 500)}, again: 1},
+		{name: "a failover undid an acknowledgement, and the message died", id: "p-1-mk1", script: taken + doneA +
+			"2 B1 s #1 1 - @0\n 2.1 B1 e #1 ok\n 3 B1 x #1 acknowledged",
+			faults:  []Fault{faultAt(faultKillMaster, 5, 500)},
+			letters: []Letter{letterAt(3600, "p-1-mk1", "b", lua.ReasonCrashes, 1)}},
 		{name: "a master that was replaced delivered what its successor cancelled", id: "p-1-mc",
 			script: "0 P try 10\n 1 P taken @10\n 2 P cancel asked\n" +
 				"12 A1 s #11 1 - @10\n 13 A1 e #11 ok\n 14 A1 x #11 lost\n 20 P cancel ok",

@@ -93,7 +93,7 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 	var all sync.WaitGroup
 	for _, client := range n.clients {
 		all.Go(func() {
-			replica, offset, heard := false, "", time.Now()
+			replica, offset, heard := false, int64(0), time.Now()
 			for pause(ctx, 2*pulseEvery) {
 				call, done := context.WithTimeout(ctx, time.Second)
 				role, err := client.Do(call, client.B().Arbitrary("ROLE").Build()).ToArray()
@@ -102,8 +102,10 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 					continue
 				}
 				switch name, _ := role[0].ToString(); {
-				case name == "slave":
-					if at := role[len(role)-1].String(); at != offset {
+				case name == "slave" && len(role) == 5:
+					link, _ := role[3].ToString()
+					at, _ := role[4].AsInt64()
+					if link == "connected" && at != offset {
 						offset, heard = at, time.Now()
 					}
 					replica = true
