@@ -119,7 +119,8 @@ func Run(t testing.TB, cfg Config) *Result {
 	tally, err := Audit(cfg.Dir, cfg.Visibility, faults, state)
 	c.must("audit", err)
 	return &Result{Tally: tally, Seed: cfg.Seed, Server: c.server.Name(), Load: took, Took: time.Since(c.began), Faults: faults,
-		Kinds: len(c.kinds), HTTP: c.overHTTP(), TwoReleases: cfg.Releases}
+		Kinds: len(c.kinds), HTTP: c.overHTTP(), TwoReleases: cfg.Releases,
+		Endless: c.endless()}
 }
 
 func (c *controller) must(what string, err error) {
@@ -162,7 +163,7 @@ func (c *controller) setUp() error {
 				Seed:   c.cfg.Seed + uint64(len(c.family.slots))<<32, Visibility: c.cfg.Visibility, Patience: c.cfg.Patience,
 				Concurrency: 200,
 				Partitions:  max(1, c.cfg.Partitions), Replicas: min(1, c.cfg.Masters), Metrics: c.cfg.Metrics,
-				Mixed: c.cfg.Releases,
+				Endless: c.endless(),
 			}
 			if change != nil {
 				change(&p)

@@ -48,7 +48,7 @@ type part struct {
 	Replicas          int // that a producer waits for
 	Metrics           bool
 	Index             int      // among those of its role and group
-	Mixed             bool     // workers of the release before take part: none of what they do not know
+	Endless           bool     // messages whose handlers do not end by themselves are produced, too
 	Gateways          []string // addresses, for who talks to them
 	Secret            string   // the token for it
 }

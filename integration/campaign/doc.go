@@ -40,11 +40,13 @@
 //
 // Others use what not every message does (features.go): some are snoozed; some have delays of their own, or are tried for a time
 // only; some die of crashes, which use no attempt up; some are replaced by newer versions of themselves; some are due at some
-// moment of a spread; some share one of many keys. Some have a limit for their handler, which a Go worker's outlasts, and every
-// second one outlasts its context as well, so that it is abandoned; these end as dead letters. Some are cancelled wherever they
-// are, many of them while a handler runs (handlers.go). An operator, a process of its own, cancels and moves many at once by what
+// moment of a spread; some share one of many keys. An operator, a process of its own, cancels and moves many at once by what
 // their headers say. Three recurrences happen each second, at different moments, and one of them in a time zone. Of the Go
 // workers of a group one serves each queue by itself, one serves both by weights, and one (of group a) both in order.
+//
+// Some handlers do not end by themselves (handlers.go; not while metrics are looked at, or the release before takes part). Some
+// messages have a limit for their handler, which a Go worker's outlasts; every second one outlasts its context as well, so that
+// it is abandoned. They end as dead letters. Others are cancelled wherever they are, many of them while a handler runs.
 //
 // Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was
 // told, a worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was

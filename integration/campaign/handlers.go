@@ -24,13 +24,16 @@ const (
 	haltTakes    = 3                      // a handler of kindHalt takes so many times as long as one that takes a while
 )
 
-// isNew says that workers of the release before do not know the kind.
-func (p plan) isNew() bool { return p.kind == kindHang || p.kind == kindHalt }
+// endless says whether messages whose handlers do not end by themselves take part: workers of the release before do not know
+// them, and metrics count them otherwise than ledgers do.
+func (c *controller) endless() bool { return !c.cfg.Releases && !c.cfg.Metrics }
 
-// draw is the plan of a producer's next message, which all workers know.
+func isEndless(kind byte) bool { return kind == kindHang || kind == kindHalt }
+
+// draw is the plan of a producer's next message.
 func (p part) draw(random *rand.Rand) plan {
 	drawn := draw(random, p.Patience)
-	if p.Mixed && drawn.isNew() {
+	if !p.Endless && isEndless(drawn.kind) {
 		drawn.kind, drawn.n = kindOK, 0
 	}
 	return drawn

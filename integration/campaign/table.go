@@ -20,6 +20,7 @@ type Result struct {
 	HTTP   bool // gateways took part
 
 	TwoReleases bool // processes of the release before took part
+	Endless     bool // messages whose handlers do not end by themselves did
 }
 
 // counts returns how often each kind of fault came; observed ones apart.
@@ -56,7 +57,7 @@ func sum(m map[string]int) int {
 // unused names what no message has used.
 func (r *Result) unused() (text string) {
 	for _, kind := range featureKinds {
-		if r.ByKind[kind.kind] == 0 && !(r.TwoReleases && plan{kind: kind.kind}.isNew()) {
+		if r.ByKind[kind.kind] == 0 && (r.Endless || !isEndless(kind.kind)) {
 			text += ", none " + featureNames[kind.kind]
 		}
 	}
@@ -68,7 +69,7 @@ func (r *Result) unused() (text string) {
 	}
 	for what, n := range map[string]int{"was cancelled while somebody held it": r.HaltedHeld,
 		"died of a handler that hung": r.Hung} {
-		if n == 0 && !r.TwoReleases {
+		if n == 0 && r.Endless {
 			text += ", none that " + what
 		}
 	}
