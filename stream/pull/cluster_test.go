@@ -49,8 +49,8 @@ func (m *twoMasters) both(wait time.Duration) Request {
 	return r
 }
 
-// finds asks a Puller for one message of both queues. It asks again where the master that is well was too slow to be told from one
-// that is away.
+// finds asks a Puller for one message of both queues. It asks again where the master that is well was too slow to be told from
+// one that is away.
 func (m *twoMasters) finds(p *Puller, what, want string) {
 	m.T.Helper()
 	redistest.Eventually(m.T, 30*time.Second, func() (bool, string) {
