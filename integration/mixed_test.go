@@ -148,7 +148,9 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 		recurrence := bridge.Recurrence{Queue: s.queue, Name: "tick", Every: time.Hour}
 		_, recurs := client.Recur(t.Context(), recurrence)
 		_, operated := op.Recur(t.Context(), recurrence)
-		return map[string]error{"a message with a key": keyed, "a recurrence": recurs, "a recurrence of an operator": operated}
+		_, cancelled := client.CancelRunning(t.Context(), s.queue, "", "running")
+		return map[string]error{"a message with a key": keyed, "a recurrence": recurs, "a recurrence of an operator": operated,
+			"a cancellation of what runs": cancelled}
 	}
 	for what, err := range writes(s.client, op) {
 		var refused *bridge.OldBridgeError

@@ -5,7 +5,7 @@ package lua
 // add a line here. Whoever writes such a thing asks first whether each living bridge has the level that it needs.
 //
 //	1  bridges that say no level: messages, retries and dead letters. Some of them know more, and nobody can tell which.
-//	2  keys of messages, recurrences, release rates and ready limits
+//	2  keys of messages, recurrences, release rates and ready limits, cancelled deliveries
 const Level = 2
 
 // The levels from which bridges serve what not all bridges do.
@@ -13,4 +13,5 @@ const (
 	LevelKeys        = 2 // messages with a key
 	LevelRecurrences = 2
 	LevelFlow        = 2 // release rates and ready limits
+	LevelCancelled   = 2 // deliveries that are cancelled while a worker holds them
 )

@@ -26,8 +26,9 @@ retries of one group. What is being worked on is not stopped.
 
 With --running messages are cancelled wherever they are, for all groups or for that of
 --group: also what is ready, and what a worker holds. That is reported as cancelling: the
-worker hears of it within 5 seconds, and the message ends when it lets go. A group that
-has not read a message that another group needs cannot cancel it for itself: unread.
+worker hears of it within 5 seconds, and the message ends when it lets go. A group
+cannot cancel for itself what it has not read, and what is for other groups as well:
+unread. That is what waits for its first delivery, or is ready.
 
 One of which nothing waits is reported, too: exit code 3 when that is true of all of
 them, 6 when of some.`,
@@ -38,6 +39,7 @@ them, 6 when of some.`,
 	o.flags(cmd)
 	cmd.Flags().BoolVar(&running, "running", false, "wherever they are, also what a worker holds; with --group for one group")
 	cmd.MarkFlagsMutuallyExclusive("running", "retries")
+	a.oldBridgesFlag(cmd)
 	return a.writes(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
 		if running {
 			return a.cancelRunning(ctx, client, o.group, args[0], args[1:])
@@ -120,7 +122,7 @@ func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, q
 	case missing == len(ids):
 		return fmt.Errorf("cancel %s: %w", queue, admin.ErrNotFound)
 	case unread > 0:
-		return fmt.Errorf("%w: group %s has not read %d of %s yet, and another group needs what it has not read", errPartly,
+		return fmt.Errorf("%w: group %s has not read %d of %s yet, and what it has not read is for other groups as well", errPartly,
 			group, unread, human.Counted(len(ids), "message"))
 	case missing > 0:
 		return fmt.Errorf("%w: not found: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))

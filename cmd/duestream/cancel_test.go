@@ -105,6 +105,9 @@ func TestCancelRunning(t *testing.T) {
 		"cancel", "q", "ready", "--running", "--group", "g")
 	redistest.Want(t, "unread", r.out, "ready  unread\n")
 	redistest.Want(t, "for one group", c.ok("cancel", "q", "held", "--running", "--group", "g"), "held  cancelling, web-1 of g\n")
+	r = c.fails(exitPartly, []string{"group g has not read 1 of 1 message yet"},
+		"cancel", "q", "later", "--running", "--group", "g")
+	redistest.Want(t, "what waits for its time", r.out, "later  unread\n")
 	r = c.fails(exitPartly, []string{"not found: 1 of 4 messages"},
 		"cancel", "q", "held", "ready", "later", "nobody", "--running")
 	redistest.Want(t, "all", r.out,

@@ -20,8 +20,8 @@ type CancelVerdict string
 
 // Verdicts, of which the first that is true counts.
 const (
-	// Unread: a group was asked for that has not read the message yet, and another group needs it: for that group it was not
-	// cancelled.
+	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery, which is for
+	// all groups, or it is ready and another group needs it. For that group it was not cancelled.
 	Unread CancelVerdict = "unread"
 	// Cancelling: a worker holds it. It hears of that with its next extend, and the message ends when the worker lets go of it.
 	Cancelling CancelVerdict = "cancelling"
@@ -53,7 +53,8 @@ const entryStep = 1000
 // A worker that holds a message hears of it with its next extend, within 5 seconds and a third of the visibility timeout: then
 // its handler's context is cancelled. No key says where entries are: the call looks through the streams, up to the end that they
 // had when it came there, in steps of 1,000 entries, and then through the schedules as CancelRetries does. With an error what was
-// found is told and cancelled, and what was not found may be there. Errors as with Cancel.
+// found is told and cancelled, and what was not found may be there. Errors as with Cancel; and lua.ErrOldBridge while a bridge is
+// alive that makes a dead letter of a cancelled delivery, unless old bridges are allowed.
 func (p *Producer) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	s := &entrySearch{p: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{}}
 	err := s.run(ctx)
@@ -66,12 +67,19 @@ type entrySearch struct {
 	queue, group string
 	ids          []string
 	scheduled    []bool
+	stays        []staying // with a group: what waits for its first delivery, by index of ids
 	retries      []Retry
 
 	mu    sync.Mutex
 	found map[string][]lua.FoundEntry // by message ID
 	ends  map[int]string              // entry IDs: the end of what was looked at, by partition
 	late  error
+}
+
+// staying says of a message whether it waits for its first delivery, and how many of its entries were found before that look.
+type staying struct {
+	waits bool
+	found int
 }
 
 func (s *entrySearch) run(ctx context.Context) error {
@@ -93,11 +101,14 @@ func (s *entrySearch) run(ctx context.Context) error {
 		return err
 	}
 	defer s.p.busy.Done()
+	if err := s.p.levels.Allow(ctx, lua.LevelCancelled, "cancellations of what runs"); err != nil {
+		return err
+	}
 	if _, err := r.counts(ctx); err != nil {
 		return err
 	}
 	// 1. What is in the stream is cancelled there. Of what a worker holds no retry comes any more.
-	// 2. What waits in the schedule is taken out of it.
+	// 2. What waits in the schedule is taken out of it; for one group its retries alone.
 	// 3. What became ready before 2 looked, and behind the end that 1 looked up to, is found by looking there again.
 	if err := s.streams(ctx, r); err != nil {
 		return err
@@ -113,6 +124,11 @@ func (s *entrySearch) run(ctx context.Context) error {
 	}
 	if !lasting(waiting) {
 		return waiting
+	}
+	if s.group != "" {
+		if err := s.lookForStaying(ctx, r); err != nil {
+			return err
+		}
 	}
 	if err := s.streams(ctx, r); err != nil {
 		return err
@@ -143,6 +159,40 @@ func (s *entrySearch) streams(ctx context.Context, r *route) error {
 	}
 	all.Wait()
 	return failed
+}
+
+// lookForStaying looks which messages wait for their first delivery in any partition.
+func (s *entrySearch) lookForStaying(ctx context.Context, r *route) error {
+	k, err := r.counts(ctx)
+	if err != nil {
+		return err
+	}
+	s.stays = make([]staying, len(s.ids))
+	for i, id := range s.ids {
+		s.stays[i].found = len(s.found[id])
+	}
+	messages := make([]batchMessage, len(s.ids))
+	for i, id := range s.ids {
+		messages[i].id = id
+	}
+	for partition := range k.counts.Latest() {
+		keys, at := s.p.keys(lua.PartitionName(s.queue, partition)), 0
+		for chunk := range slices.Chunk(messages, duplicatesChunk) {
+			var held []holding
+			err := s.p.harmlessly(ctx, time.Now(), func(ctx context.Context) (err error) {
+				held, err = holds(ctx, s.p.cfg.Client, keys, chunk)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			for i, one := range held {
+				s.stays[at+i].waits = s.stays[at+i].waits || one.scheduled
+			}
+			at += len(chunk)
+		}
+	}
+	return nil
 }
 
 func (s *entrySearch) stream(ctx context.Context, partition int) error {
@@ -200,7 +250,10 @@ func (s *entrySearch) verdicts() []Cancellation {
 				c.Verdict = Cancelling
 			}
 		}
-		if slices.ContainsFunc(s.found[id], func(f lua.FoundEntry) bool { return f.Verdict == lua.EntryUnread }) {
+		unread := slices.ContainsFunc(s.found[id], func(f lua.FoundEntry) bool { return f.Verdict == lua.EntryUnread })
+		// What waited, and became ready meanwhile, was found after the look.
+		waits := len(s.stays) > i && s.stays[i].waits && s.stays[i].found == len(s.found[id])
+		if unread || waits {
 			c.Verdict = Unread
 		}
 	}

@@ -84,7 +84,7 @@ func summed(all []Cancellation) string {
 	return fmt.Sprint(rows)
 }
 
-// For one group what another one needs stays, and the answer says so.
+// For one group what another one needs stays, and so does what waits for its first delivery, and the answer says so.
 func TestCancelRunningForOneGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -95,12 +95,18 @@ func TestCancelRunningForOneGroup(t *testing.T) {
 	}
 	queuetest.Do(t, c, "XADD", parts[1].Stream, "*", "id", "m", "payload", "p", "attempt", "1", "due_ms", "1")
 	done, err := p.CancelRunning(t.Context(), queue, "g", "m", "later")
-	if got := summed(done); err != nil || got != "[{m unread [] 0} {later not found [] 0}]" {
+	if got := summed(done); err != nil || got != "[{m unread [] 0} {later unread [] 0}]" {
 		t.Error(got, err)
 	}
 	queuetest.Do(t, c, "XREADGROUP", "GROUP", "g", "c", "STREAMS", parts[1].Stream, ">")
 	done, err = p.CancelRunning(t.Context(), queue, "g", "m")
 	if got := summed(done); err != nil || got != "[{m cancelling [{g c}] 0}]" {
+		t.Error(got, err)
+	}
+	// A retry of the group is taken, and the message of the same ID that waits for all groups stays.
+	waits(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "later", Group: "g", Of: "1-1"}, time.Now().Add(time.Hour).UnixMilli())
+	done, err = p.CancelRunning(t.Context(), queue, "g", "later")
+	if got := summed(done); err != nil || got != "[{later unread [] 1}]" {
 		t.Error(got, err)
 	}
 	redistest.Want(t, "what the other group reads", queuetest.Integer(t, c, "XLEN", parts[1].Stream), int64(1))
