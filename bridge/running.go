@@ -19,8 +19,8 @@ const (
 	VerdictCancelling = producer.Cancelling
 	// VerdictNotFound: nothing of it waits, is ready, or is held.
 	VerdictNotFound = producer.NotFound
-	// VerdictUnread: the message stays, because the given group has not read it yet: it waits for its first delivery, which is for
-	// all groups, or it is ready and another group needs it.
+	// VerdictUnread: the message stays, because the given group has not read it yet: it waits for its first delivery, which is
+	// for all groups, or it is ready and another group needs it.
 	VerdictUnread = producer.Unread
 )
 

@@ -103,6 +103,14 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 			t.Errorf("%s: %v", args[0], r)
 		}
 	}
+	lines := `{"id":"f1","in_ms":3600000}` + "\n" + `{"id":"f2","in_ms":3600000}` + "\n"
+	for _, counts := range []string{"scheduled 2, duplicates 0, refused 0 of 2", "scheduled 0, duplicates 2, refused 0 of 2"} {
+		r := c.runIn(lines, "schedule", "q", "--file", "-", "--durability", "replicated=1")
+		if r.code != exitNotDurable || !strings.Contains(r.out, counts) || !strings.Contains(r.err, "--from-line 1") ||
+			!strings.Contains(r.err, "on 0 of 1 replicas") {
+			t.Errorf("a file, %s: %v", counts, r)
+		}
+	}
 	for _, level := range []string{"", "sure", "replicated", "replicated=0", "replicated=x", "replicated=101"} {
 		if r := c.run("schedule", "q", "x", "--durability", level); r.code != exitInvalid {
 			t.Errorf("%q: %v", level, r)

@@ -20,8 +20,8 @@ type CancelVerdict string
 
 // Verdicts, of which the first that is true counts.
 const (
-	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery, which is for
-	// all groups, or it is ready and another group needs it. For that group it was not cancelled.
+	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery, which is
+	// for all groups, or it is ready and another group needs it. For that group it was not cancelled.
 	Unread CancelVerdict = "unread"
 	// Cancelling: a worker holds it. It hears of that with its next extend, and the message ends when the worker lets go of it.
 	Cancelling CancelVerdict = "cancelling"
