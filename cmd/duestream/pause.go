@@ -62,8 +62,11 @@ func (a *app) holding(held bool, cmd *cobra.Command) *cobra.Command {
 		answers := []heldQueue{}
 		for _, queue := range queues {
 			changed, err := pauseQueue(ctx, op, queue, held, workers)
-			if err != nil {
+			if err != nil && len(answers) > 0 {
 				return errors.Join(a.printHeld(answers), err)
+			}
+			if err != nil {
+				return err
 			}
 			answers = append(answers, heldQueue{queue, held, workers, changed, true})
 		}

@@ -55,3 +55,15 @@ func TestPauseAndResume(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// A queue that cannot be paused is not reported as if there were none.
+func TestAPauseThatFailsPrintsTheErrorAlone(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	c.ok("schedule", "q", "--in", "1h", "x")
+	c.do("SET", c.key("q", "policy"), "of another program")
+	for _, how := range []string{"pause", "resume"} {
+		r := c.fails(exitFailure, []string{"WRONGTYPE"}, how, "q")
+		redistest.Want(t, how+" on standard output", r.out, "")
+	}
+}
