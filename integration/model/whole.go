@@ -231,6 +231,10 @@ func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 		}
 	}
 	found = w.CancelRetries(id, group) || found
+	for _, q := range w.Parts { // what waits for its first delivery is for all groups
+		_, waits := q.Scheduled[id]
+		unread = unread || waits && group != ""
+	}
 	switch {
 	case unread:
 		return "unread", holders

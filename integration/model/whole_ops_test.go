@@ -397,14 +397,23 @@ func (w *whole) cancelRunning() {
 	}
 	do(w, fmt.Sprintf("cancel-running %s of %q", id, group), func(ctx context.Context) (verdict, error) {
 		all, err := w.client.CancelRunning(ctx, w.queue, group, id)
+		if errors.Is(err, bridge.ErrOldBridge) {
+			return verdict{What: "refused"}, nil
+		}
 		if err != nil {
 			return verdict{}, err
 		}
 		return verdict{string(all[0].Verdict), len(all[0].Holders)}, nil
 	}, func(q *Whole, _ verdict) verdict {
+		if w.old {
+			return verdict{What: "refused"}
+		}
 		what, holders := q.CancelRunning(id, group)
 		return verdict{what, holders}
 	})
+	if w.old {
+		return
+	}
 	for _, end := range ended {
 		end()
 	}
