@@ -69,16 +69,17 @@ local function end_without_body(entry, holders)
   count[verdict] = count[verdict] + 1
 end
 
+-- Takes back an entry, if it is idle for least ms.
+local function claim(entry, holders, least, within)
+  local claimed = redis.call('XCLAIM', k.stream, group, consumer, least, entry)[1]
+  if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
+end
+
 -- Takes back the entry of a lease that has ended.
 local function end_lease(entry, within)
   local holders = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   if k.story then k.story.holders = holders end
-  local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
-  if claimed and claimed[2] then
-    take(entry, claimed[2], digits(within))
-    return
-  end
-  end_without_body(entry, holders)
+  claim(entry, holders, 0, digits(within))
 end
 
 -- Looks at the leases that are over, oldest first. Returns whether more are.
@@ -108,19 +109,39 @@ local function end_leases()
   return #over >= 2 * limit
 end
 
-local more = leases and end_leases()
-for _ = 1, limit do
-  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
-  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) -- before the claim hides who held it, and drops those without a body
-  if k.story then k.story.holders = holders end
+-- Whether one of some pending entries is that of a cancelled message, which its consumer may still work on.
+local function some_cancelled(holders)
+  for _, one in ipairs(holders) do if is_cancelled(one[4]) then return true end end
+end
+
+-- Looks at pending entries one by one: XAUTOCLAIM would drop those without a body, however short they are idle. Returns where to go on.
+local function reclaim_each(holders)
+  for _, one in ipairs(holders) do
+    if one[3] >= tonumber(idle) then
+      claim(one[1], holders, idle, min_idle)
+      return successor(one[1])
+    end
+  end
+  return #holders == 10 and successor(holders[10][1]) or '0-0'
+end
+
+local function reclaim_next(holders)
   local reply = redis.call('XAUTOCLAIM', k.stream, group, consumer, idle, cursor, 'COUNT', 1)
-  cursor = reply[1]
   for _, one in ipairs(reply[2]) do
     if one and one[2] then take(one[1], one[2], min_idle) end
   end
   for _, entry in ipairs(reply[3] or {}) do
     end_without_body(entry, holders)
   end
+  return reply[1]
+end
+
+local more = leases and end_leases()
+for _ = 1, limit do
+  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) -- before the claim hides who held it, and drops those without a body
+  if k.story then k.story.holders = holders end
+  cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then

@@ -215,3 +215,26 @@ func TestCancelledOccurrenceIsFinished(t *testing.T) {
 		redistest.Want(b, "let go", b.unfinished(&Unfinished{}, "m"), false)
 	})
 }
+
+// A worker that goes on with a cancelled message keeps it, and its key, until it lets go, or has given no sign of life for the
+// visibility timeout. XAUTOCLAIM drops an entry without a body however short it is idle.
+func TestACancelledHolderIsNotTakenForADeadOne(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("holds", "unread")
+		b.enqueue(b.keyed("m", "k", 9), b.keyed("next", "k", 5))
+		b.drain(10)
+		e := b.read("holds", "c", 1)[0]
+		wantList(b, "found", b.cancelRunning("", "m"), "m holds 2 c", "m  1")
+		redistest.Want(b, "reclaimed while it is held", b.reclaim("holds", time.Hour), Reclaimed{})
+		wantList(b, "extended", b.extends("holds", "c", heldOf(e)...), HeldCancelled)
+		if !b.inProcess() { // that one does not count an entry without a body as pending
+			b.passTurns()
+			b.drain(10)
+			wantList(b, "the next one of the key", ids(b.read("unread", "c", 10)))
+		}
+		redistest.Want(b, "reclaimed when it is idle", b.reclaim("holds", 0), Reclaimed{Cancelled: 1})
+		b.passTurns()
+		b.drain(10)
+		wantList(b, "the next one of the key then", ids(b.read("unread", "c", 10)), "next")
+	})
+}

@@ -245,11 +245,14 @@ func (w *whole) bulk() {
 		return r.Changed, err
 	}, func(q *Whole, _ int) (n int) {
 		for i, part := range q.Parts {
+			if what == "cancel" { // all at once: none of them goes on because another one has left
+				part.Cancel(meant[i])
+				n += len(meant[i])
+				continue
+			}
 			for _, member := range meant[i] {
 				due := unparked(part.Scheduled[member].Due)
 				switch {
-				case what == "cancel":
-					part.Cancel([]string{member})
 				case what == "expire" && part.Expire([]string{member})[0] != lua.ExpireNow:
 					continue
 				case what == "move" && due == float64(to.UnixMilli()):
