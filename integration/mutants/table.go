@@ -85,7 +85,7 @@ var mutants = []mutant{
 	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
 		old:  "\t_, err = lua.RegisterCounts(call,",
-		new:  "\ts = spread{c: c, prefix: prefix, queue: \"elsewhere\"}\n\t_, err = lua.RegisterCounts(call,",
+		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.RegisterCounts(call,",
 		test: []string{"-run", "TestGrowMisses", "./stream"},
 	},
 	{
@@ -121,7 +121,7 @@ var mutants = []mutant{
 	{
 		name: "a purge asks nobody where there is no terminal", file: "cmd/duestream/consent.go",
 		old:  "\tif c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {\n",
-		new:  "\tif c.yes || !isTerminal(a.in) || isTerminal(a.err) {\n",
+		new:  "\tif c.yes || !term.IsTerminal(a.in) || term.IsTerminal(a.err) {\n",
 		test: []string{"-run", "WithoutConsent|NeedsConsent", "./cmd/duestream"},
 	},
 	{

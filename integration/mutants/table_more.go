@@ -29,7 +29,7 @@ var moreMutants = []mutant{
 	{
 		name: "a pass over many groups begins with the first again", file: "stream/keeper/reclaimer.go",
 		old:  "result.More, r.last = true, last",
-		new:  "result.More = true",
+		new:  "result.More, _ = true, last",
 		test: []string{"-run", "TestReclaimGoesOnWithTheNextGroup", "./stream/keeper"},
 	},
 	{
@@ -161,7 +161,7 @@ var moreMutants = []mutant{
 	{
 		name: "a moved message overwrites another one", file: "scheduler/move.go",
 		old:  "			if !there.equal(m.one) {\n				outcome = moveLeft\n			}\n",
-		new:  "",
+		new:  "			_ = there\n",
 		test: []string{"-run", "TestStrayMessageOverwritesNone", "./scheduler"},
 	},
 	{

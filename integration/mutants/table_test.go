@@ -33,3 +33,31 @@ func TestEveryMutantFindsItsPlace(t *testing.T) {
 		}
 	}
 }
+
+// The page that says what became of mutants names those that there are.
+func TestTheDocumentedMutantsAreThere(t *testing.T) {
+	names := map[string]bool{}
+	for _, m := range allMutants() {
+		names[m.name] = true
+	}
+	text, err := os.ReadFile("../../docs/RELIABILITY.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Can the tests fail?\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	rows := 0
+	for line := range strings.Lines(section) {
+		name, isRow := strings.CutPrefix(line, "| ")
+		name, _, _ = strings.Cut(name, " | ")
+		if !isRow || name == "guard taken out" {
+			continue
+		}
+		if rows++; !names[name] {
+			t.Errorf("no mutant is called %q", name)
+		}
+	}
+	if rows < 10 {
+		t.Errorf("%d rows", rows)
+	}
+}
