@@ -18,15 +18,33 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
+// commandDir has cmd/duestream, which is built once for all tests of this process. TestMain removes it.
+var commandDir string
+
+var command = sync.OnceValues(func() (path string, err error) {
+	if commandDir, err = os.MkdirTemp("", "duestream-command-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(commandDir, "duestream")
+	out, err := exec.Command("go", "build", "-o", path, "github.com/duestream/duestream/cmd/duestream").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	return path, nil
+})
+
 // build builds cmd/duestream.
 func build(t *testing.T) string {
 	t.Helper()
-	return languages.Build(t)
+	path, err := command()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python

@@ -31,11 +31,17 @@ type served struct {
 }
 
 // serve runs a bridge of a command.
-func (s *stack) serve(t *testing.T, command string, env ...string) *served {
+func (s *stack) serve(t *testing.T, command string) *served {
 	t.Helper()
-	b := &served{t: t, cmd: exec.Command(command, "serve"), ended: make(chan struct{})}
-	b.cmd.Env = append(append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix,
-		"DUESTREAM_LOG_FORMAT=json", "DUESTREAM_ANY_SERVER=true"), env...)
+	return s.goesOn(t, command, "serve")
+}
+
+// goesOn runs a command that goes on until it is stopped.
+func (s *stack) goesOn(t *testing.T, command string, args ...string) *served {
+	t.Helper()
+	b := &served{t: t, cmd: exec.Command(command, args...), ended: make(chan struct{})}
+	b.cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix,
+		"DUESTREAM_LOG_FORMAT=json", "DUESTREAM_ANY_SERVER=true")
 	var log bytes.Buffer
 	out, err := b.cmd.StderrPipe()
 	if err != nil {

@@ -21,7 +21,9 @@ func TestMain(m *testing.M) {
 		os.Exit(runChild(part))
 	}
 	redistest.SideBySide(4) // most wait; those that measure are not parallel
-	redistest.Main(m)
+	code := redistest.Run(m)
+	_ = os.RemoveAll(commandDir)
+	os.Exit(code)
 }
 
 // stack is duestream on one server, under a prefix of the test's own: clients, workers and bridges of this process.

@@ -124,6 +124,51 @@ func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
 	})
 }
 
+// Where no bridge forgets leases, because it is of an older release and knows none, later ones do so: each left one for ever.
+func TestLeasesThatNoBridgeForgetsGoWithLaterOnes(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		settle := func(ids ...string) {
+			for _, e := range b.lend(time.Second, ids...) {
+				b.ack("g", Held{Entry: e.EntryID})
+			}
+		}
+		var ids []string
+		for i := range 250 {
+			ids = append(ids, fmt.Sprint("m", i))
+		}
+		settle(ids...)
+		b.pass(30 * time.Second)
+		settle("soon after")
+		redistest.Want(b, "leases before a minute is over", b.count("ZCARD", b.k.Leases), 251)
+		b.pass(40 * time.Second)
+		settle("later")
+		redistest.Want(b, "leases behind one more", b.count("ZCARD", b.k.Leases), 52)
+		settle("last")
+		redistest.Want(b, "leases behind another one", b.count("ZCARD", b.k.Leases), 3)
+	})
+}
+
+// A queue that holds nothing but leases of what is settled is looked after once more: they stayed until somebody used the queue.
+func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.ack("g", Held{Entry: b.lend(time.Second, "order-42")[0].EntryID})
+		untidy := func() bool {
+			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
+			if err != nil || looks[0].Err != nil || looks[0].SideErr != nil {
+				b.Fatal(looks, err)
+			}
+			return looks[0].Untidy
+		}
+		redistest.Want(b, "untidy with a lease", untidy(), true)
+		if _, err := Trim(b.ctx, b.c, b.k, "", 100, 1000); err != nil {
+			b.Fatal(err)
+		}
+		redistest.Want(b, "untidy without", untidy(), false)
+	})
+}
+
 // Leases that ended together are all taken, whatever a call may do, and so is one whose body is gone; those of a group that is
 // gone are forgotten.
 func TestManyLeasesEndTogether(t *testing.T) {

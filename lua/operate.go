@@ -224,7 +224,7 @@ type Look struct {
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
 	Turns   bool          // messages with a key are in flight, or wait for their turn
-	Untidy  bool          // bodies without a member, dedup windows, or notes of reclaims
+	Untidy  bool          // bodies without a member, dedup windows, notes of reclaims, or leases
 	Orphans bool          // of these, bodies without a member: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
 	Recurs  bool          // there are recurrences, or something is remembered of one
@@ -238,7 +238,7 @@ type Look struct {
 
 var surveyScript = func() *script {
 	s := load("survey", []string{"due", "payload", "meta", "stream", "wake", "seen", "policy", "calm", "recurring", "turns",
-		"planned"},
+		"planned", "leases"},
 		[]string{"held"}, nil)
 	s.everyKey = true
 	return s
@@ -257,12 +257,12 @@ func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]
 	looks := make([]Look, 0, len(queues))
 	for {
 		before := len(looks)
-		keys := make([]string, 0, 11*len(queues))
+		keys := make([]string, 0, 12*len(queues))
 		for _, k := range queues[before:] {
 			keys = append(keys, k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
-				k.Planned)
+				k.Planned, k.Leases)
 		}
-		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/11*8)
+		reply, err := surveyScript.list(ctx, c, keys, []string{arg}, len(keys)/12*8)
 		if err != nil {
 			return nil, err
 		}

@@ -1,16 +1,16 @@
 -- survey: looks at many queues in one request, so that idle ones cost nothing.
 -- Uses: base free
--- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned (zset; hash; hash; stream; stream; zset; hash; hash; hash; zset; hash)
+-- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash; stream; stream; zset; hash; hash; hash; zset; hash; zset)
 -- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error: the schedule, or the stream, could not be looked at, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error, which without -2 is about what is beside the schedule and the stream), busy (integer: 1 = the stream holds entries, or a group was seen to hold some; and 2 more = messages with a key are in flight, or wait), untidy (integer: 0 = no, 1 = dedup windows or notes of reclaims, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta), recurs (integer: recurrences, and fields of what is remembered of any; 1 when such a key could not be read, so that whoever plans them says why)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error: the schedule, or the stream, could not be looked at, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error, which without -2 is about what is beside the schedule and the stream), busy (integer: 1 = the stream holds entries, or a group was seen to hold some; and 2 more = messages with a key are in flight, or wait), untidy (integer: 0 = no, 1 = dedup windows, notes of reclaims, or leases, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta), recurs (integer: recurrences, and fields of what is remembered of any; 1 when such a key could not be read, so that whoever plans them says why)
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers with the error, and what else could be seen of it; the others are looked at.
 -- Run twice: harmless; it only reads.
 local now, held, bytes, groups_left = now_ms(), ARGV[1] == '1', 0, 5000
 
 -- Names the key that holds something else.
-local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned)
-  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash'})
+local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
 end
 
 -- What a command said, else 0: a queue is looked after without what is beside its messages. bad: takes what failed.
@@ -20,14 +20,15 @@ local function asked(bad, reply)
 end
 
 -- What is scheduled, unless the queue is held, and what must be tidied up.
-local function schedule(bad, due, payload, meta, seen, policy, calm)
+local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   local first, size = head(due)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
   if first and first < 1e15 and asked(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then
     wait, overdue = math.max(0, math.ceil(first) - now), math.max(0, now - math.ceil(math.max(0, first)))
   end
-  local untidy = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm)) > 0 and 1 or 0
+  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm)) + asked(bad, redis.pcall('ZCARD', leases))
+  local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
 end
@@ -55,25 +56,25 @@ local function entries(stream)
 end
 
 -- A queue that holds nothing costs few commands. A key of another type stops nobody from looking at the others, and is named.
-local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned)
+local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
   local bad, ok, keyed, recurs, wait, overdue, untidy, bodies = {}, true, 0, 0, -1, 0, 0, 0
-  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned) > 0 then
+  if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
     recurs = asked(bad, redis.pcall('HLEN', recurring)) + asked(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
     keyed = asked(bad, redis.pcall('ZCARD', turns))
-    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm)
+    ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
     if not ok then bad[1], overdue, untidy, bodies = wait, 0, 0, 0 end
   end
   local token = redis.pcall('XREVRANGE', wake, '+', '-', 'COUNT', 1)
   bytes, token = bytes + bytes_of(token[1] and token[1][2]), token.err and asked(bad, token) and {} or token
   local fine, busy, standing = pcall(entries, stream)
   if not fine then bad[1], busy, standing = busy, 0, '' end
-  local wrong = bad[1] and (name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned) or {err = error_of(bad[1])}).err
+  local wrong = bad[1] and (name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases) or {err = error_of(bad[1])}).err
   return ok and fine and wait or -2, overdue, wrong or token[1] and token[1][1] or '0-0', busy + (keyed > 0 and 2 or 0), untidy, standing, bodies, recurs
 end
 
 local keys, reply = KEYS, {}
-for i = 1, #keys, 11 do
-  local row = bytes < MOST_BYTES and groups_left > 0 and {look(unpack(keys, i, i + 10))} or {LATER, 0, '', 0, 0, '', 0, 0}
+for i = 1, #keys, 12 do
+  local row = bytes < MOST_BYTES and groups_left > 0 and {look(unpack(keys, i, i + 11))} or {LATER, 0, '', 0, 0, '', 0, 0}
   for _, value in ipairs(row) do reply[#reply + 1] = value end
 end
 return reply

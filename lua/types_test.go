@@ -243,7 +243,7 @@ func calls() []call {
 		}},
 		{surveyScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Wake, k.Seen, k.Policy, k.Calm, k.Recurring, k.Turns,
-				k.Planned}
+				k.Planned, k.Leases}
 		}), func(b *rig) error {
 			looks, err := Survey(b.ctx, b.c, []Keys{b.k}, true)
 			if err == nil {

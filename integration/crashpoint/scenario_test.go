@@ -581,6 +581,16 @@ func exits() []scenario {
 				return err
 			}
 		}},
+		{script: "receive", state: "a lease that no bridge forgot", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("m", "+0"))
+			s.owe("a", "m", delivered, delivered)
+			s.do("ZADD", s.k.Leases, "1", "1000"+lua.Separator+"1-1"+lua.Separator+"a")
+			return func(c rueidis.Client) error {
+				_, err := lua.Receive(s.ctx, c, s.k, "a", "c1", time.Second, 2*time.Second, 10)
+				return err
+			}
+		}},
 		{script: "extend", state: "own, lost body, someone else's", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("other", "+0"))

@@ -9,9 +9,6 @@ import (
 	"testing"
 )
 
-// mostOpenPairs is how many pairs of features nobody has decided yet. It may only become smaller.
-const mostOpenPairs = 6
-
 // A fault of a mature system sits where two features meet, so docs/PAIRS.md decides each pair of them.
 func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 	text, err := os.ReadFile("../../docs/PAIRS.md")
@@ -38,7 +35,7 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 	if len(features) < 24 {
 		t.Fatalf("%d features", len(features))
 	}
-	known, open := testNames(t), 0
+	known := testNames(t)
 	for i, feature := range features {
 		later := features[i+1:]
 		if len(rows[feature]) != len(later) {
@@ -49,18 +46,8 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 			if row[0] != later[j] {
 				t.Errorf("%s: row %d is about %q, want %q", feature, j+1, row[0], later[j])
 			}
-			if row[1] == "open" {
-				open++
-			}
 			checkPair(t, feature, row, known)
 		}
-	}
-	t.Logf("%d pairs are open", open)
-	if open > mostOpenPairs {
-		t.Errorf("%d pairs are open, at most %d may be", open, mostOpenPairs)
-	}
-	if open < mostOpenPairs {
-		t.Errorf("%d pairs are open: set mostOpenPairs to that", open)
 	}
 }
 
@@ -70,10 +57,6 @@ func checkPair(t *testing.T, feature string, row []string, known map[string]bool
 	t.Helper()
 	pair, kind, holds, tests := feature+" with "+row[0], row[1], row[2], row[3]
 	switch kind {
-	case "open":
-		if tests != "" {
-			t.Errorf("%s: an open pair names a test", pair)
-		}
 	case "holds", "refused", "independent":
 		if holds == "" {
 			t.Errorf("%s: nothing is said", pair)
@@ -82,7 +65,7 @@ func checkPair(t *testing.T, feature string, row []string, known map[string]bool
 			t.Errorf("%s: no test is named", pair)
 		}
 	default:
-		t.Errorf("%s: %q is none of holds, refused, independent, open", pair, kind)
+		t.Errorf("%s: %q is none of holds, refused, independent", pair, kind)
 	}
 	for name := range strings.SplitSeq(tests, ",") {
 		if name = strings.Trim(strings.TrimSpace(name), "`"); name == "" {

@@ -11,6 +11,14 @@ local function parts_of_lease(member)
   return tonumber(within), entry, group
 end
 
+local FORGOTTEN_AFTER, MOST_FORGOTTEN = 60000, 200
+
+-- Forgets leases that ended a minute ago. A bridge forgets them within a second, but one of an older release knows none, and they would stay.
+local function forget_leases(leases, now)
+  local ended = redis.pcall('ZRANGEBYSCORE', leases, '-inf', digits(now - FORGOTTEN_AFTER), 'LIMIT', 0, MOST_FORGOTTEN)
+  if ended[1] then redis.pcall('ZREM', leases, unpack(ended)) end
+end
+
 -- Notes when leases end, and wakes the bridge for the first one: others follow while it looks. A lease that cannot be noted ends as if it had been
 -- given out a visibility timeout ago.
 local function note_leases(leases, wake, within, entries, group, now)
@@ -19,5 +27,5 @@ local function note_leases(leases, wake, within, entries, group, now)
   local known = redis.pcall('ZCARD', leases)
   if type(known) ~= 'number' then return end
   for first = 1, #args, 1000 do redis.pcall('ZADD', leases, unpack(args, first, math.min(first + 999, #args))) end
-  if known == 0 then wake_up(wake, now + within) end
+  if known == 0 then wake_up(wake, now + within) else forget_leases(leases, now) end
 end

@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
+	"github.com/duestream/duestream/stream/keeper"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -266,6 +267,39 @@ func TestAllPartitionsAreRead(t *testing.T) {
 		if won, err := r.Ack(t.Context(), []Token{d.Token}); err != nil || !won[0] {
 			t.Error(won, err)
 		}
+	}
+}
+
+// A lease goes on while its queue grows: it is settled where it was given out, or comes back there when it is over.
+func TestLeasesOutliveAGrowth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Ready("settled", "abandoned")
+	lend := func(within time.Duration) Delivery {
+		t.Helper()
+		request := r.request(1, 0)
+		request.Within = within
+		found, err := r.Pull(t.Context(), request)
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		return found[0]
+	}
+	settled, abandoned := lend(20*time.Second), lend(100*time.Millisecond)
+	if _, err := stream.Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, nil); err != nil {
+		t.Fatal(err)
+	}
+	if won, err := r.Ack(t.Context(), []Token{settled.Token}); err != nil || !won[0] {
+		t.Error(won, err)
+	}
+	reclaimer := keeper.NewReclaimer(keeper.ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue, Watched: true})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		done, err := reclaimer.Reclaim(t.Context())
+		return err == nil && r.Pending("g") == 0, fmt.Sprint(done, err)
+	})
+	redistest.Want(t, "scheduled again", r.Number("ZCARD", r.Keys.Due), 1)
+	if won, err := r.Ack(t.Context(), []Token{abandoned.Token}); err != nil || won[0] {
+		t.Error("what has come back is acknowledged: ", won, err)
 	}
 }
 

@@ -14,8 +14,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue that holds a message of every kind: scheduled; of a key in flight, waiting, scheduled again and dead; ready;
-// pending; dead, with and without a key; a letter that was redriven; a member that a record keeps as bytes; a recurrence.
+// source is a queue that holds a message of every kind: scheduled, also with an expiry; of a key in flight, waiting, scheduled
+// again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a letter that was redriven; a member that
+// a record keeps as bytes; a recurrence.
 func source(t *testing.T) *queuetest.Rig {
 	r := queuetest.New(t, redistest.Shared(t))
 	must := func(err error) {
@@ -31,6 +32,9 @@ func source(t *testing.T) *queuetest.Rig {
 		meta := lua.EncodeMeta(map[string]string{"header": id}, 0, time.Time{})
 		if key != "" {
 			meta = lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
+		}
+		if strings.HasPrefix(id, "expire") {
+			meta = lua.EncodeMeta(nil, 0, due.Add(10*time.Second))
 		}
 		_, err := lua.Enqueue(t.Context(), r.Client, r.Keys, lua.Token{}, []lua.Item{
 			{ID: id, When: lua.At(due), Payload: []byte("p " + id), Meta: meta}}, lua.Durability{})
@@ -50,16 +54,16 @@ func source(t *testing.T) *queuetest.Rig {
 	}
 	ago := func(s int) time.Time { return now.Add(-time.Duration(s) * time.Second) }
 	for i, one := range []struct{ id, key string }{{"dead", ""}, {"dead-a", "a"}, {"dead-b", "b"}, {"redriven", "c"},
-		{"retried", ""}, {"retried-k", "k"}, {"pending", ""}, {"pending-l", "l"}} {
+		{"retried", ""}, {"retried-k", "k"}, {"snoozed", ""}, {"pending", ""}, {"pending-l", "l"}} {
 		put(one.id, one.key, ago(100-i))
 	}
 	drain()
 	entries := r.Take("g", "c", 100)
-	if len(entries) != 8 {
+	if len(entries) != 9 {
 		t.Fatalf("%d entries", len(entries))
 	}
 	for i, action := range []lua.Action{lua.ActionDead, lua.ActionDead, lua.ActionDead, lua.ActionDead,
-		lua.ActionRetry, lua.ActionRetry} {
+		lua.ActionRetry, lua.ActionRetry, lua.ActionSnooze} {
 		fail(action, entries[i])
 	}
 	letters := r.Do("XRANGE", r.Keys.Dead, "-", "+")
@@ -70,7 +74,10 @@ func source(t *testing.T) *queuetest.Rig {
 	put("waits-k", "k", ago(50))
 	put("waits-l", "l", ago(40))
 	drain()
+	put("expired", "", ago(60))
+	drain()
 	put("later", "", now.Add(time.Hour))
+	put("expires", "", now.Add(time.Hour))
 	put("later-m", "m", now.Add(time.Hour))
 	r.Do("ZADD", r.Keys.Due, "9000000000000", "\xff")
 	put("ready", "", ago(30))
@@ -131,7 +138,7 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 			t.Parallel()
 			r := source(t)
 			want, records := facts(t, r)
-			redistest.Want(t, "records", len(records), 15)
+			redistest.Want(t, "records", len(records), 18)
 			to := r
 			if target != "the same" {
 				to = queuetest.New(t, redistest.Shared(t))
@@ -198,6 +205,37 @@ func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 		redistest.Want(t, "the next one of the key is given with key_failure="+failure, slices.Contains(given, "waits-k"),
 			failure == "skip")
 		redistest.Want(t, "the next one of a key that is pending is given", slices.Contains(given, "waits-l"), false)
+	}
+}
+
+// An expiry is exported as a time. What is past it when it is imported is a dead letter, of all groups or of its own.
+func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	r := queuetest.New(t, redistest.Shared(t))
+	r.Groups("g")
+	common := Record{Due: 1_700_000_000_000, Expires: 1_700_000_100_000, Payload: []byte("p")}
+	var records []Record
+	for _, kind := range []string{"first", "retry", "ready"} {
+		record := common
+		record.ID, record.Kind = kind, RecordScheduled
+		if kind != "first" {
+			record.For, record.Attempt, record.Entry = "g", 2, "1700000000000-0"
+		}
+		if kind == "ready" {
+			record.Kind = RecordReady
+		}
+		records = append(records, record)
+	}
+	taken, _ := into(t, r, records, "elsewhere")
+	redistest.Want(t, "taken", taken, 3)
+	if _, err := lua.Drain(t.Context(), r.Client, r.Keys, 100, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	_, letters := facts(t, r)
+	redistest.Want(t, "letters", len(letters), 3)
+	for _, l := range letters {
+		group := map[string]string{"first": "", "retry": "g", "ready": "g"}[l.ID]
+		redistest.Want(t, l.ID, fmt.Sprintf("%s %q %s", l.Kind, l.Group, l.Reason), fmt.Sprintf("dead %q %s", group, lua.ReasonExpired))
 	}
 }
 

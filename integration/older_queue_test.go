@@ -1,0 +1,475 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/integration/before"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream/pull"
+)
+
+// partsEmpty waits until everything was delivered, and nothing is left in so many partitions.
+func (s *stack) partsEmpty(partitions int) {
+	s.t.Helper()
+	redistest.Eventually(s.t, 40*time.Second, func() (bool, string) {
+		if r := s.ledger.Summary("g"); r.Lost > 0 {
+			return false, r.String()
+		}
+		for i := range partitions {
+			one := *s
+			one.queue = lua.PartitionName(s.queue, i)
+			if ok, left := one.empty("g"); !ok {
+				return false, fmt.Sprint(one.queue, ": ", left)
+			}
+		}
+		return true, ""
+	})
+	s.ledger.Check(s.t, "g")
+}
+
+// A queue with partitions is delivered by an older bridge, by both releases, by this one, and by an older one that takes over.
+func TestPartitionsBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
+			t.Fatal(err)
+		}
+		s.worker("g", 20, nil)
+		step := func(name string) {
+			t.Helper()
+			s.schedule(100, name, within(time.Second))
+			s.partsEmpty(4)
+		}
+		step("old")
+		now := s.serve(t, build(t))
+		s.beats(2)
+		step("both")
+		old.stop()
+		step("new")
+		old = s.serve(t, old.cmd.Path)
+		s.beats(2)
+		now.stop()
+		step("old again")
+	})
+}
+
+// A queue grows beside an older bridge, under load of producers of both releases, and loses nothing. One that holds messages with
+// a key is refused there, too.
+func TestGrowthBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		op := admin.New(s.redis, s.prefix)
+		s.worker("g", 20, nil)
+		for step, n := range []int{1, 2, 4} {
+			s.schedule(100, fmt.Sprint("before ", step), within(time.Second))
+			if _, err := op.SetPartitions(t.Context(), s.queue, n, nil); err != nil {
+				t.Fatal(err)
+			}
+			s.schedule(100, fmt.Sprint("behind ", step), within(time.Second))
+			for i := range 5 {
+				id := fmt.Sprint("older-", step, "-", i)
+				s.ledger.Sent(id, s.clock())
+				if out, err := s.runs(old.cmd.Path, "schedule", s.queue, "--id", id, "--in", "300ms", "x"); err != nil {
+					t.Fatal(out, err)
+				}
+			}
+		}
+		s.partsEmpty(4)
+		bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = bold.Close() })
+		if _, err := bold.Schedule(t.Context(), s.queue, nil, bridge.Key("k"), bridge.In(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := op.SetPartitions(t.Context(), s.queue, 8, nil); !errors.Is(err, admin.ErrKeyed) {
+			t.Errorf("a queue with a keyed message grows: %v", err)
+		}
+		if out, err := s.runs(old.cmd.Path, "queue", "partitions", s.queue, "8"); err != nil {
+			t.Errorf("the older command refuses: %s %v", out, err) // the page says that it does not
+		}
+	})
+}
+
+// Bulk changes reach scheduled messages and retries of a queue that an older bridge looks after. A delivery that is cancelled
+// while it is held ends with its worker.
+func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
+		bulk := admin.New(s.redis, s.prefix).Bulk()
+		changed := func(r admin.BulkResult, err error) {
+			t.Helper()
+			if err != nil || r.Changed != 10 {
+				t.Fatalf("%+v %v", r, err)
+			}
+		}
+		for _, name := range []string{"cancelled-", "moved-", "expired-"} {
+			for i := range 10 {
+				if err := s.schedule1(fmt.Sprint(name, i), bridge.In(time.Hour)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		changed(bulk.Cancel(t.Context(), s.queue, admin.BulkFilter{Prefix: "cancelled-"}, admin.BulkOptions{}))
+		changed(bulk.Expire(t.Context(), s.queue, admin.BulkFilter{Prefix: "expired-"}, admin.BulkOptions{}))
+		changed(bulk.Reschedule(t.Context(), s.queue, admin.BulkFilter{Prefix: "moved-"}, 100*time.Millisecond, time.Time{},
+			admin.BulkOptions{}))
+		all := s.collect("g", func(ctx context.Context, m *bridge.Message) error {
+			if m.ID == "running" {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return bridge.RetryAfter(time.Hour, errors.New("later"))
+		})
+		for range 10 {
+			if m := next(t, all); m.ID[:6] != "moved-" {
+				t.Error(m.ID, " is delivered")
+			}
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			dead, due := s.number("XLEN", s.keys().Dead), s.number("ZCARD", s.keys().Due)
+			return dead == 10 && due == 10, fmt.Sprint(dead, " dead letters, ", due, " retries")
+		})
+		retries := admin.BulkFilter{Group: "g", Retries: true}
+		changed(bulk.Reschedule(t.Context(), s.queue, retries, 2*time.Hour, time.Time{}, admin.BulkOptions{}))
+		changed(bulk.Cancel(t.Context(), s.queue, retries, admin.BulkOptions{}))
+		if err := s.raw("DEL", s.keys().Dead).Error(); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := s.schedule1("running"); err != nil {
+			t.Fatal(err)
+		}
+		cancelled := func(id string) {
+			t.Helper()
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+				r, err := s.client.CancelRunning(t.Context(), s.queue, "", id)
+				return err == nil && len(r) == 1 && r[0].Verdict == bridge.VerdictCancelling, fmt.Sprint(r, err)
+			})
+		}
+		cancelled("running")
+		next(t, all)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+		redistest.Want(t, "dead letters of what was cancelled while it ran", s.number("XLEN", s.keys().Dead), 0)
+	})
+}
+
+// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to nobody.
+func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
+		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		if r, err := s.client.CancelRunning(t.Context(), s.queue, "", "order-42"); err != nil ||
+			r[0].Verdict != bridge.VerdictCancelling {
+			t.Fatal(r, err)
+		}
+		l := s.letter()
+		redistest.Want(t, "letter", l.ID+" "+l.Reason, "order-42 "+lua.ReasonVisibilityTimeout)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+	})
+}
+
+// A pause holds with an older bridge, whichever release's command ends it. That of workers is not known to commands of releases
+// before it, which leave it.
+func TestPauseBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		op := admin.New(s.redis, s.prefix)
+		all := s.collect("g", nil)
+		for i, ends := range []func() (string, error){
+			func() (string, error) { return s.runs(build(t), "resume", s.queue) },
+			func() (string, error) { return s.runs(old.cmd.Path, "resume", s.queue) },
+		} {
+			if _, err := op.Pause(t.Context(), s.queue, true); err != nil {
+				t.Fatal(err)
+			}
+			id := fmt.Sprint("held-", i)
+			if err := s.schedule1(id, bridge.In(100*time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			until := s.clock() + 1500
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.clock() > until, "" })
+			if n := s.number("ZCARD", s.keys().Due); n != 1 || len(all) != 0 {
+				t.Errorf("%d messages wait in the pause", n)
+			}
+			if out, err := ends(); err != nil {
+				t.Fatal(out, err)
+			}
+			redistest.Want(t, "delivered", next(t, all).ID, id)
+		}
+		if _, err := op.PauseWorkers(t.Context(), s.queue); err != nil {
+			t.Fatal(err)
+		}
+		for _, program := range []string{old.cmd.Path, build(t)} {
+			if out, err := s.runs(program, "resume", s.queue); err != nil {
+				t.Fatal(out, err)
+			}
+			knows := program != before.Build(t, before.Keyless) && program != before.Build(t, before.Planless)
+			held, _ := s.raw("HGET", s.keys().Policy, "held_workers").ToString()
+			redistest.Want(t, "workers stay paused after "+program, held == "1", !knows)
+		}
+		if err := s.schedule1("last", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "delivered", next(t, all).ID, "last")
+	})
+}
+
+// Groups come and go beside an older bridge: a new one is owed what becomes ready from then on, and a retry for one that is gone
+// becomes a dead letter. What a newer bridge noted of deliveries harms nothing, and goes when a newer bridge is back.
+func TestGroupsBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		s.groups("h")
+		ofG := s.collect("g", nil)
+		ofH, stop := s.collectUntil("h", func(context.Context, *bridge.Message) error {
+			return bridge.RetryAfter(time.Hour, errors.New("later"))
+		})
+		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		next(t, ofG)
+		next(t, ofH)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			_, due, err := s.waiting()
+			return due > 0, fmt.Sprint(err)
+		})
+		stop()
+		if err := s.raw("XGROUP", "DESTROY", s.keys().Stream, "h").Error(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.client.Reschedule(t.Context(), s.queue, "order-42", bridge.In(0), bridge.RetriesOf("h")); err != nil {
+			t.Fatal(err)
+		}
+		l := s.letter()
+		redistest.Want(t, "letter", l.ID+" "+l.Group+" "+l.Reason, "order-42 h "+lua.ReasonGroupGone)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+	})
+}
+
+// What a newer bridge noted of deliveries goes when a newer bridge is back, and harms nothing while an older one looks after the
+// queue.
+func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		op := admin.New(s.redis, s.prefix)
+		long := time.Minute
+		if err := op.WritePolicy(t.Context(), s.queue, "", admin.PolicyUpdate{VisibilityTimeout: &long}); err != nil {
+			t.Fatal(err)
+		}
+		now := s.takeOver(old)
+		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		entry := s.abandon("g")
+		noted := func() string { text, _ := s.raw("HGET", s.keys().Calm, lua.HeldField("g")).ToString(); return text }
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return noted() != "", "no note" })
+		again := s.serve(t, old.cmd.Path)
+		s.beats(2)
+		now.stop()
+		s.beats(1)
+		short := 300 * time.Millisecond
+		if err := op.WritePolicy(t.Context(), s.queue, "", admin.PolicyUpdate{VisibilityTimeout: &short}); err != nil {
+			t.Fatal(err)
+		}
+		all := s.collect("g", nil)
+		m := next(t, all)
+		redistest.Want(t, "attempt and entry", fmt.Sprint(m.Attempt, m.EntryID == entry), "2 false")
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+		redistest.Want(t, "the older bridge leaves the note", noted() != "", true)
+		s.takeOver(again)
+		redistest.Eventually(t, 30*time.Second, func() (bool, string) { return s.number("EXISTS", s.keys().Calm) == 0, noted() })
+	})
+}
+
+// Deliveries with a lease of their own are settled beside an older bridge, and come back when they are abandoned, after at most a
+// visibility timeout of watched time. A newer bridge that takes over forgets the notes of them.
+func TestLeasesBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		p := pull.New(pull.Config{Client: s.redis.Client, Blocking: s.redis.Blocking, Prefix: s.prefix})
+		s.run("puller", func(ctx context.Context) error {
+			p.Run(ctx)
+			return nil
+		})
+		receive := func(within time.Duration) pull.Delivery {
+			t.Helper()
+			all, err := p.Pull(t.Context(), pull.Request{Queues: []string{s.queue}, Group: "g", Count: 1, Within: within,
+				Wait: 30 * time.Second})
+			if err != nil || len(all) != 1 {
+				t.Fatal(all, err)
+			}
+			return all[0]
+		}
+		acknowledge := func(d pull.Delivery) bool {
+			t.Helper()
+			done, err := p.Ack(t.Context(), []pull.Token{d.Token})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return done[0]
+		}
+		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		first := receive(200 * time.Millisecond)
+		second := receive(900 * time.Millisecond)
+		redistest.Want(t, "attempts", fmt.Sprint(first.Attempt, second.Attempt), "1 2")
+		redistest.Want(t, "the first is acknowledged", acknowledge(first), false)
+		for !acknowledge(second) { // a busy machine has let it come back
+			second = receive(900 * time.Millisecond)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+		redistest.Want(t, "there are notes", s.number("EXISTS", s.keys().Leases), 1)
+		s.takeOver(old)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return s.number("EXISTS", s.keys().Leases) == 0, "the notes stay"
+		})
+	})
+}
+
+// Messages are posted to a target beside an older bridge, by processes of both releases where the older one knows targets; either
+// posts to what the other's command has written.
+func TestPushBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		arrived := make(chan string, 1000)
+		target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			arrived <- string(body)
+		}))
+		t.Cleanup(target.Close)
+		program := old.cmd.Path
+		knows := program == before.Build(t, before.Release)
+		add := []string{"push", "add", s.queue, "--group", "g", "--url", target.URL, "--allow-http",
+			"--allow-network", "127.0.0.0/8", "--allow-network", "::1/128"}
+		posted := func(n int) {
+			t.Helper()
+			wanted := map[string]bool{}
+			for i := range n {
+				id := fmt.Sprint(len(arrived), "-", i)
+				wanted[id] = true
+				if _, err := s.client.Schedule(t.Context(), s.queue, []byte(id), bridge.In(100*time.Millisecond)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for len(wanted) > 0 {
+				select {
+				case body := <-arrived:
+					delete(wanted, body)
+				case <-time.After(30 * time.Second):
+					t.Fatal("not posted: ", wanted)
+				}
+			}
+		}
+		runner := func() (stop func()) {
+			t.Helper()
+			r, err := push.NewRunner(push.Config{Redis: s.redis, Prefix: s.prefix, LookInterval: 50 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.run("runner", r.Run)
+		}
+		if out, err := s.runs(build(t), append(add, "--rate", "100/s")...); err != nil {
+			t.Fatal(out, err)
+		}
+		stop := runner()
+		posted(20)
+		if !knows {
+			return
+		}
+		older := s.goesOn(t, program, "push", "run")
+		posted(20)
+		stop()
+		posted(20)
+		if out, err := s.runs(program, append(add, "--rate", "200/s")...); err != nil {
+			t.Fatal(out, err)
+		}
+		older.stop()
+		runner()
+		posted(20)
+	})
+}
+
+// At maxmemory an older bridge delivers, retries and frees what this release has scheduled before, and this release's bridge goes
+// on with it when it takes over.
+func TestFullServerBesideAnOlderBridge(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{before.Release, before.Keyless} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, redistest.Own(t, "--maxmemory-policy", "noeviction"))
+			s.groups("g")
+			s.quickQueue()
+			old := s.serve(t, before.Build(t, release))
+			s.beats(1)
+			batch := make([]bridge.NewMessage, 3000)
+			for i := range batch {
+				delay := 2*time.Second + within(4*time.Second)(i)
+				batch[i] = bridge.NewMessage{ID: fmt.Sprint("m", i), Payload: make([]byte, 512), Delay: delay}
+			}
+			s.send(batch)
+			if err := s.raw("CONFIG", "SET", "maxmemory", "1mb").Error(); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.schedule1("refused"); !errors.Is(err, bridge.ErrFull) {
+				t.Fatal(err)
+			}
+			s.abandon("g")
+			s.worker("g", 50, func(_ context.Context, m *bridge.Message) error {
+				if m.Attempt == 1 && m.ID[len(m.ID)-1] == '7' {
+					return errors.New("every tenth fails once")
+				}
+				return nil
+			})
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+				r := s.ledger.Summary("g")
+				return r.Delivered > 500, r.String()
+			})
+			s.takeOver(old)
+			s.settled(60*time.Second, "g")
+			if err := s.schedule1("refused"); !errors.Is(err, bridge.ErrFull) {
+				t.Errorf("the server was not full all the time: %v", err)
+			}
+		})
+	}
+}
+
+// Partitions on all masters of a cluster are delivered by an older bridge, by both releases, by this one, and by an older one
+// again.
+func TestClusterBesideAnOlderBridge(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0)
+	for _, release := range []string{before.Release, before.Keyless} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			p := newParted(t, c, 8)
+			p.readers()
+			client := p.producer()
+			step := func(name string) {
+				t.Helper()
+				p.client = client
+				p.schedule(100, name, within(time.Second))
+				p.end()
+			}
+			old := p.serve(t, before.Build(t, release))
+			p.beats(1)
+			step("old")
+			now := p.serve(t, build(t))
+			p.beats(2)
+			step("both")
+			old.stop()
+			step("new")
+			p.serve(t, before.Build(t, release))
+			p.beats(2)
+			now.stop()
+			step("old again")
+		})
+	}
+}

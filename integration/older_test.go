@@ -1,0 +1,310 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/before"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+var olderReleases = map[string]string{
+	"before": before.Release, "keyless": before.Keyless, "planless": before.Planless,
+}
+
+// besideOlder runs a test for each older release, with a bridge of it that looks after a queue with the group g, while clients
+// and workers are of this release. The visibility timeout is a second.
+func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
+	t.Helper()
+	t.Parallel()
+	for name, release := range olderReleases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStack(t, redistest.Shared(t))
+			s.groups("g")
+			s.quickQueue()
+			old := s.serve(t, before.Build(t, release))
+			s.beats(1)
+			test(t, s, old)
+		})
+	}
+}
+
+// quickQueue gives the queue the settings of quick, whatever the bridges say.
+func (s *stack) quickQueue() {
+	s.t.Helper()
+	q := quick()
+	if err := admin.New(s.redis, s.prefix).WritePolicy(context.Background(), s.queue, "", admin.PolicyUpdate{
+		VisibilityTimeout: &q.VisibilityTimeout, MaxAttempts: &q.MaxAttempts, RetryMin: &q.RetryMin, RetryMax: &q.RetryMax,
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// takeOver has a bridge of this release in the place of an older one.
+func (s *stack) takeOver(old *served) (now *served) {
+	old.t.Helper()
+	now = s.serve(old.t, build(old.t))
+	s.beats(2)
+	old.stop()
+	return now
+}
+
+// collect runs a worker that gives each delivery to handle, and then to the channel that it returns.
+func (s *stack) collect(group string, handle bridge.Handler) <-chan bridge.Message {
+	all, _ := s.collectUntil(group, handle)
+	return all
+}
+
+// collectUntil is collect, and returns what ends the worker.
+func (s *stack) collectUntil(group string, handle bridge.Handler) (deliveries <-chan bridge.Message, stop func()) {
+	all := make(chan bridge.Message, 1000)
+	_, stop = s.worker(group, 10, func(ctx context.Context, m *bridge.Message) (err error) {
+		if handle != nil {
+			err = handle(ctx, m)
+		}
+		all <- *m
+		return err
+	})
+	return all, stop
+}
+
+// next is the next delivery.
+func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
+	t.Helper()
+	select {
+	case m := <-all:
+		return m
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing is delivered")
+		return bridge.Message{}
+	}
+}
+
+// schedule1 schedules one message.
+func (s *stack) schedule1(id string, options ...bridge.Option) error {
+	_, err := s.client.Schedule(context.Background(), s.queue, nil, append(options, bridge.WithID(id))...)
+	return err
+}
+
+// abandon reads an entry as a consumer that never comes back.
+func (s *stack) abandon(group string) (entry string) {
+	s.t.Helper()
+	redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
+		read, err := s.do(func(c rueidis.Client) rueidis.Completed {
+			return c.B().Xreadgroup().Group(group, "gone").Count(1).Streams().Key(s.keys().Stream).Id(">").Build()
+		}).AsXRead()
+		if err == nil && len(read[s.keys().Stream]) == 1 {
+			entry = read[s.keys().Stream][0].ID
+		}
+		return entry != "", fmt.Sprint(err)
+	})
+	return entry
+}
+
+// letter waits for the only dead letter of the queue.
+func (s *stack) letter() (letter admin.Letter) {
+	s.t.Helper()
+	redistest.Eventually(s.t, 30*time.Second, func() (bool, string) {
+		n := 0
+		for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(context.Background(), s.queue, admin.LetterFilter{}) {
+			if err != nil {
+				return false, err.Error()
+			}
+			letter = l
+			n++
+		}
+		return n == 1, fmt.Sprint(n, " dead letters")
+	})
+	return letter
+}
+
+// runs runs a command of some release.
+func (s *stack) runs(program string, args ...string) (string, error) {
+	s.t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix)
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// An ID that is in its dedup window is refused, whichever release opened the window, asks, and looks after the queue meanwhile.
+func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		all := s.collect("g", nil)
+		if err := s.schedule1("order-42", bridge.Dedup(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := s.runs(old.cmd.Path, "schedule", s.queue, "--id", "order-43", "--dedup", "1h", "x"); err != nil {
+			t.Fatal(out, err)
+		}
+		next(t, all)
+		next(t, all)
+		refused := func() {
+			t.Helper()
+			for _, id := range []string{"order-42", "order-43"} {
+				if err := s.schedule1(id, bridge.Dedup(time.Hour)); !errors.Is(err, bridge.ErrDuplicate) {
+					t.Errorf("%s is scheduled again: %v", id, err)
+				}
+				out, err := s.runs(old.cmd.Path, "schedule", s.queue, "--id", id, "--dedup", "1h", "x")
+				if exited := (*exec.ExitError)(nil); !errors.As(err, &exited) || exited.ExitCode() != 4 {
+					t.Errorf("the older command schedules %s again: %s %v", id, out, err)
+				}
+			}
+		}
+		refused()
+		s.takeOver(old)
+		refused()
+	})
+}
+
+// What takes the place of a scheduled message is delivered in its stead, once, by an older bridge too.
+func TestReplaceBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		all := s.collect("g", nil)
+		for i, how := range []bridge.Option{bridge.In(time.Hour), bridge.ReplaceLater, bridge.ReplaceEarlier, bridge.Replace} {
+			in := map[int]time.Duration{1: 2 * time.Hour, 2: time.Minute, 3: 200 * time.Millisecond}[i]
+			options := []bridge.Option{how, bridge.WithID("order-42"), bridge.Header("version", fmt.Sprint(i))}
+			if in > 0 {
+				options = append(options, bridge.In(in))
+			}
+			if _, err := s.client.Schedule(t.Context(), s.queue, []byte(fmt.Sprint(i)), options...); err != nil {
+				t.Fatal(i, err)
+			}
+		}
+		m := next(t, all)
+		redistest.Want(t, "payload and version", string(m.Payload)+m.Headers["version"], "33")
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.empty("g") })
+		if len(all) > 0 {
+			t.Errorf("delivered as well: %+v", <-all)
+		}
+	})
+}
+
+// A retry has the delays of its message, or of the policy, also where an older bridge takes back what was abandoned.
+func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
+		later := func(id string) {
+			t.Helper()
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+				_, due, err := s.waiting()
+				left := due - s.clock()
+				return err == nil && left > 50*60*1000 && left <= 60*60*1000,
+					fmt.Sprintf("%s is due in %d ms (%v)", id, left, err)
+			})
+			if err := s.raw("DEL", s.keys().Due, s.keys().Payload, s.keys().Meta).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.schedule1("own", bridge.RetryDelays(time.Hour), bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		later("own")
+		hour := bridge.NewDelays(time.Hour)
+		update := admin.PolicyUpdate{RetryDelays: &hour}
+		if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "", update); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.schedule1("policy", bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		later("policy")
+		if err := s.schedule1("short", bridge.RetryFor(time.Minute), bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		redistest.Want(t, "reason", s.letter().Reason, lua.ReasonRetryFor)
+	})
+}
+
+// A snoozed message comes back with the same attempt, and its snoozes are counted, beside an older bridge, also when one of its
+// deliveries was abandoned.
+func TestSnoozeBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, old *served) {
+		if err := s.schedule1("order-42", bridge.MaxSnoozes(3), bridge.In(100*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		all := s.collect("g", func(context.Context, *bridge.Message) error { return bridge.Snooze(50 * time.Millisecond) })
+		next(t, all)
+		s.takeOver(old)
+		l := s.letter()
+		redistest.Want(t, "letter", fmt.Sprint(l.Reason, l.Attempt, l.Error), lua.ReasonMaxSnoozes+"2snoozed 4 times")
+		for n := 1; n < 4; n++ {
+			m := next(t, all)
+			redistest.Want(t, "attempt and snoozes", fmt.Sprint(m.Attempt, " ", m.Extra["snoozes"]), fmt.Sprint("2 ", n))
+		}
+	})
+}
+
+// What is due after its expiry is a dead letter also beside an older bridge: for all groups at first, a retry for its own.
+func TestExpiryBesideAnOlderBridge(t *testing.T) {
+	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
+		op := admin.New(s.redis, s.prefix)
+		if _, err := op.Pause(t.Context(), s.queue, true); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.schedule1("order-42", bridge.In(10*time.Millisecond), bridge.ExpiresIn(50*time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		until := s.clock() + 100
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.clock() > until, "" })
+		if _, err := op.Pause(t.Context(), s.queue, false); err != nil {
+			t.Fatal(err)
+		}
+		l := s.letter()
+		redistest.Want(t, "letter", fmt.Sprintf("%s %q %s", l.Reason, l.Group, l.ID), `expired "" order-42`)
+		if _, err := op.DeadLetters().Purge(t.Context(), s.queue, []string{l.Letter}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.schedule1("order-43", bridge.ExpiresIn(time.Minute), bridge.RetryDelays(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		s.abandon("g")
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			_, due, err := s.waiting()
+			return due > 0, fmt.Sprint(err)
+		})
+		if _, err := s.client.Reschedule(t.Context(), s.queue, "order-43", bridge.In(2*time.Minute),
+			bridge.Retries()); err != nil {
+			t.Fatal(err)
+		}
+		r, err := op.Bulk().Expire(t.Context(), s.queue, admin.BulkFilter{Retries: true}, admin.BulkOptions{})
+		if err != nil || r.Changed != 1 {
+			t.Fatal(r, err)
+		}
+		l = s.letter()
+		redistest.Want(t, "letter", fmt.Sprintf("%s %q %s", l.Reason, l.Group, l.ID), `expired "g" order-43`)
+	})
+}
+
+// waiting is the first message of the schedule.
+func (s *stack) waiting() (member string, due int64, err error) {
+	all, err := s.raw("ZRANGE", s.keys().Due, "0", "0", "WITHSCORES").AsZScores()
+	if err != nil || len(all) == 0 {
+		return "", 0, err
+	}
+	return all[0].Member, int64(all[0].Score), nil
+}
+
+// clock is the server's, in Unix ms.
+func (s *stack) clock() int64 {
+	now, _ := s.raw("TIME").AsIntSlice()
+	if len(now) != 2 {
+		return 0
+	}
+	return now[0]*1000 + now[1]/1000
+}
