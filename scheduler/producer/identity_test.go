@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -276,4 +278,33 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 			}
 		}
 	})
+}
+
+// While cancel asked the partitions, a replacement with another key went to one that had answered, and what it replaced
+// was taken away from one that had not: cancel said that the message was not scheduled, and it was delivered.
+func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	r.takes(Message{ID: "x", Key: keyOf(3), Delay: time.Hour})
+	answered := make(chan struct{})
+	var moved sync.Once
+	found, err := r.p.lookup(t.Context(), r.queue, []string{"x"}, observe.Cancelled,
+		func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error) {
+			switch k.Due {
+			case r.keys(5).Due:
+				done, err := lua.Cancel(ctx, r.c, k, ids, lua.Durability{})
+				moved.Do(func() {
+					r.takes(Message{ID: "x", Key: keyOf(5), Delay: time.Hour, Replace: lua.Replace})
+					close(answered)
+				})
+				return done, err
+			case r.keys(3).Due:
+				<-answered
+			}
+			return lua.Cancel(ctx, r.c, k, ids, lua.Durability{})
+		})
+	if err != nil || !found[0] {
+		t.Errorf("cancel: %v, %v, want true", found, err)
+	}
+	r.scheduled("x", -1, "")
 }

@@ -38,9 +38,9 @@ type messageLookup struct {
 // lookup makes a change to each message wherever it is: in every partition of the queue, because its key, which the
 // caller does not know, says where it is, and because a producer that knows no partitions, or an older count of them,
 // may have put the same ID into another one as well. All are asked at once, and beside them the registry, so it takes
-// one round trip; another one when the queue turns out to have grown. An answer is definite when every partition that
-// was known after the call began has answered. With an error there are answers, too: true is that the message was
-// found, and changed, somewhere; false is not definite.
+// one round trip; another one when the queue turns out to have grown, and one for what no partition has. An answer is
+// definite when every partition that was known after the call began has answered. With an error there are answers, too:
+// true is that the message was found, and changed, somewhere; false is not definite.
 func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e observe.Event, do messageChange) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
@@ -68,6 +68,7 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e obs
 		again, err := r.countsAfter(ctx, s.began)
 		if err == nil {
 			s.amongCounts(ctx, again.counts, k.counts)
+			s.onceMore(ctx, again.counts)
 		}
 		for i := range ids {
 			noteDoubt(s.untold, i, err)
@@ -104,6 +105,21 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 			if earlier == nil || !slices.Contains(earlier.Candidates(id), at) {
 				places[at] = append(places[at], i)
 			}
+		}
+	}
+	s.in(ctx, places)
+}
+
+// onceMore looks again for messages that no partition had: while all were asked, a replacement with another key may have
+// gone to one that had answered, and have been taken away from one that had not.
+func (s *messageLookup) onceMore(ctx context.Context, counts lua.Counts) {
+	places := map[int][]int{}
+	for i, id := range s.ids {
+		if s.found[i] || counts.Latest() == 1 {
+			continue
+		}
+		for _, partition := range counts.Candidates(id) {
+			places[partition] = append(places[partition], i)
 		}
 	}
 	s.in(ctx, places)
