@@ -165,6 +165,7 @@ func (w *whole) byFormerWorker(r *run) {
 		id = e.messageID()
 	}
 	action := pick(r, "action", "ack", "retry", "release", "dead")
+	r.unless(action != "ack" && r.q.entry(entry) == nil) // its letter has no body: an export tells that in a form of its own
 	if action == "ack" {
 		before := r.q
 		held := lua.Held{Entry: entry, ID: id, Key: r.toldKey(entry)}
