@@ -26,6 +26,7 @@
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next ones.
+local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, policy, leases, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[4]
 k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, wake
@@ -114,15 +115,16 @@ local function some_cancelled(holders)
   for _, one in ipairs(holders) do if is_cancelled(one[4]) then return true end end
 end
 
--- Looks at pending entries one by one: XAUTOCLAIM would drop those without a body, however short they are idle. Returns where to go on.
+-- Looks at pending entries one by one: XAUTOCLAIM would drop those without a body, however short they are idle. Returns the pending
+-- entry to go on from, as XAUTOCLAIM does.
 local function reclaim_each(holders)
-  for _, one in ipairs(holders) do
-    if one[3] >= tonumber(idle) then
-      claim(one[1], holders, idle, min_idle)
-      return successor(one[1])
+  for i = 1, math.min(#holders, LOOKED_AT) do
+    if holders[i][3] >= tonumber(idle) then
+      claim(holders[i][1], holders, idle, min_idle)
+      return holders[i + 1] and holders[i + 1][1] or '0-0'
     end
   end
-  return #holders == 10 and successor(holders[10][1]) or '0-0'
+  return #holders > LOOKED_AT and holders[LOOKED_AT + 1][1] or '0-0'
 end
 
 local function reclaim_next(holders)
@@ -139,7 +141,7 @@ end
 local more = leases and end_leases()
 for _ = 1, limit do
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
-  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', 10) -- before the claim hides who held it, and drops those without a body
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim hides who held it, and drops those without a body
   if k.story then k.story.holders = holders end
   cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
