@@ -253,13 +253,21 @@ func setGiven[T any](from, to *T, given map[string]bool, name string) {
 //
 // Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat
 // it. One round trip, one to the registry, and about two per further partition.
+//
+// A rate or a ready limit is refused with lua.ErrOldBridge while a bridge is alive that does not serve it.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
+	return WritePolicyBeside(ctx, c, lua.NewLevels(c, prefix), prefix, queue, group, u)
+}
+
+// WritePolicyBeside does what WritePolicy does, beside the bridges of these levels; with nil beside whatever bridges are alive.
+func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
+	u PolicyUpdate) error {
 	values, err := u.fields(group)
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), err); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
 	if u.Rate != nil && u.Rate.Interval() > 0 || u.ReadyLimit != nil && *u.ReadyLimit > 0 {
-		if err := lua.NewLevels(c, prefix).Allow(ctx, lua.LevelFlow, "release rates and ready limits"); err != nil {
+		if err := levels.Allow(ctx, lua.LevelFlow, "release rates and ready limits"); err != nil {
 			return fmt.Errorf("write policy of %s: %w", queue, err)
 		}
 	}

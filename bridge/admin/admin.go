@@ -35,7 +35,7 @@ type Admin struct {
 	redis    *bridge.Redis
 	prefix   string
 	observer bridge.Observer // nil = nobody is told
-	old      bool            // recurrences are written although a living bridge may know none
+	old      bool            // what a living bridge may not serve is written all the same
 }
 
 // New returns a handle on the queues of a prefix; "" is the default one. Redis is not touched.
@@ -53,8 +53,8 @@ func (a *Admin) Observed(o bridge.Observer) *Admin {
 	return &observed
 }
 
-// AllowOldBridges returns a handle that writes recurrences although a bridge is alive that may know none: without it they are
-// refused with bridge.ErrOldBridge.
+// AllowOldBridges returns a handle that writes recurrences, rates, ready limits, and imports messages with a key, although a
+// bridge is alive that may not serve them: without it they are refused with bridge.ErrOldBridge.
 func (a *Admin) AllowOldBridges() *Admin {
 	all := *a
 	all.old = true

@@ -72,5 +72,8 @@ func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.P
 // WritePolicy changes settings of a queue, or with a group those of that group alone. Bridges and workers follow within seconds.
 // ErrInvalid, and then nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
+	if a.old {
+		return stream.WritePolicyBeside(ctx, a.redis.Client, nil, a.prefix, queue, group, u)
+	}
 	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)
 }

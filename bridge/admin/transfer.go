@@ -75,6 +75,7 @@ func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 //		// contains no exported fields
 //	}
 //
+//	func (*Import) AllowOldBridges()
 //	func (*Import) Groups(ctx context.Context, groups []string) error
 //	func (*Import) GroupsMade() []string
 //	func (*Import) Known(ctx context.Context, ids []string) ([]bool, error)
@@ -89,5 +90,9 @@ var ErrKnown = transfer.ErrKnown
 // are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken a
 // second time when it has become ready; zero compares with what is scheduled, and with the dead letters that are there.
 func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
-	return transfer.NewImport(ctx, a.redis.Client, a.prefix, queue, source, window)
+	im, err := transfer.NewImport(ctx, a.redis.Client, a.prefix, queue, source, window)
+	if err == nil && a.old {
+		im.AllowOldBridges()
+	}
+	return im, err
 }

@@ -46,6 +46,10 @@ type Config struct {
 	// bridge.Accepted.
 	Durability bridge.Durability
 
+	// AllowOldBridges has taken what a living bridge may not serve, as in bridge.ClientConfig: for a rolling upgrade from a
+	// release whose bridges serve it, and do not say so.
+	AllowOldBridges bool
+
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
@@ -100,7 +104,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2,
-		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger})
+		Durability: cfg.Durability, Observer: cfg.Observer, Logger: cfg.Logger, AllowOldBridges: cfg.AllowOldBridges})
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +114,9 @@ func New(cfg Config) (*Gateway, error) {
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())
+	if cfg.AllowOldBridges {
+		g.op = g.op.AllowOldBridges()
+	}
 	if cfg.Observer != nil {
 		g.op = g.op.Observed(cfg.Observer)
 	}

@@ -158,11 +158,11 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 
 // resolve fills in the URL and the prefix: from the flag, else the environment, else the default.
 func (a *app) resolve() error {
-	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix}
+	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix, AllowOldBridges: a.allowOldBridges}
 	if err := settings.Fill(&c); err != nil {
 		return err
 	}
-	a.redisURL, a.prefix = c.RedisURL, c.Prefix
+	a.redisURL, a.prefix, a.allowOldBridges = c.RedisURL, c.Prefix, c.AllowOldBridges
 	var err error
 	if a.passwords, err = c.Passwords(a.tookPassword); err != nil {
 		return err
@@ -207,7 +207,8 @@ func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…
 
 // oldBridgesFlag adds --allow-old-bridges to a command that writes what not all bridges serve.
 func (a *app) oldBridgesFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&a.allowOldBridges, "allow-old-bridges", false, "go on although a bridge is alive that may not serve this")
+	cmd.Flags().BoolVar(&a.allowOldBridges, "allow-old-bridges", false,
+		"go on although a bridge is alive that may not serve this; default $DUESTREAM_ALLOW_OLD_BRIDGES")
 }
 
 // durabilityFlag adds --durability to a command that writes.

@@ -249,7 +249,7 @@ func (f *front) answer(ctx context.Context) error {
 		return err
 	}
 	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.prefix, Access: store, MaxPayload: f.o.payload,
-		Durability: durability, Observer: f.observer, Logger: f.log})
+		Durability: durability, AllowOldBridges: f.allowOldBridges, Observer: f.observer, Logger: f.log})
 	if err != nil {
 		return err
 	}

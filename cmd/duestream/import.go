@@ -52,6 +52,7 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 	flags.DelayVar(fs, &o.dedup, "dedup", "remember the ID of each for so long; 0s compares with what is in the queue only")
 	fs.BoolVar(&o.noGroups, "no-groups", false, "create no groups but those that a message is for alone")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "only check the lines; Redis is not asked")
+	a.oldBridgesFlag(cmd)
 	a.jsonFlag(cmd)
 	return a.does(cmd, func([]string) error {
 		if o.fromLine < 1 {

@@ -57,6 +57,7 @@ value takes a setting back, so that the next level counts again.
   duestream queue set invoices --create max_attempts=5`,
 	}
 	groupFlag(cmd, &group, "change what holds for this group")
+	a.oldBridgesFlag(cmd)
 	var update admin.PolicyUpdate
 	return a.configures(cmd, func(args []string) (err error) {
 		update, err = parsePolicy(args[1:])

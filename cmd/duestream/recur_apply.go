@@ -101,6 +101,7 @@ nothing is changed, nor when anything in the file is wrong.`,
 		Example: "  duestream recur apply -f recurrences.yaml --dry-run\n  duestream recur apply -f recurrences.yaml",
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "the file; - = standard input")
+	a.oldBridgesFlag(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "the owner, instead of the one in the file")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	_ = cmd.MarkFlagRequired("file")

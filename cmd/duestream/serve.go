@@ -42,6 +42,7 @@ groups can have their own: see ` + "`duestream queue set`.",
   DUESTREAM_REDIS_URL='redis://sentinel-1:26379?master_set=main' DUESTREAM_MAX_ATTEMPTS=5 duestream serve`,
 	}
 	o.flags(cmd, "not at all")
+	a.oldBridgesFlag(cmd)
 	metrics.flags(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
 		// Join, so that one try shows everything that is wrong.

@@ -28,7 +28,7 @@ type Import struct {
 	counts                lua.Counts
 	groups                map[string]bool // that exist, or were created
 	made                  []string
-	levels                *lua.Levels // of the living bridges
+	levels                *lua.Levels // of the living bridges; nil = whatever they are
 }
 
 // NewImport registers the queue, and returns what writes into it. Source names where the records come from: dead letters of one
@@ -51,6 +51,10 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 	return &Import{c: c, prefix: prefix, queue: queue, source: source, window: window, counts: counts,
 		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}}, nil
 }
+
+// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them: without it they are
+// refused with lua.ErrOldBridge.
+func (im *Import) AllowOldBridges() { im.levels = nil }
 
 // Groups creates groups that do not exist, so that they get what becomes ready from now on.
 func (im *Import) Groups(ctx context.Context, groups []string) error {
@@ -121,6 +125,9 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 // recur writes recurrences as they were, none in the place of another one.
 func (im *Import) recur(ctx context.Context, records []Record, results []error) {
 	p := planner.New(im.c, im.prefix, "", nil)
+	if im.levels == nil {
+		p = p.AllowOldBridges()
+	}
 	for i, r := range records {
 		if r.Kind != RecordRecurrence || results[i] != nil {
 			continue

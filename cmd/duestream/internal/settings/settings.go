@@ -31,6 +31,8 @@ type Connection struct {
 	RedisURL string `split_words:"true" default:"redis://127.0.0.1:6379" desc:"URL of Redis: redis, rediss, valkey, valkeys or unix"`
 	Prefix   string `default:"duestream" desc:"beginning of all keys; another one is another namespace"`
 
+	AllowOldBridges bool `split_words:"true" default:"false" desc:"write also what a living bridge may not serve: for an upgrade"`
+
 	RedisPassword        string `split_words:"true" desc:"password for Redis, where the URL has none"`
 	RedisPasswordFile    string `split_words:"true" desc:"file that holds it; a line end behind it does not count"`
 	SentinelPassword     string `split_words:"true" desc:"password for the sentinels, where the URL has none"`

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// beatOld has a bridge of the release before be alive: one that says no protocol level, and may know neither keys nor rates.
+func (c *cli) beatOld() {
+	c.t.Helper()
+	client := c.s.Client(c.t)
+	clock, err := client.Do(c.t.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	beat := client.B().Zadd().Key(lua.NewGlobals(c.prefix).Bridges).ScoreMember().
+		ScoreMember(float64(clock[0]*1000), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3").Build()
+	if err := client.Do(c.t.Context(), beat).Error(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and recur add could
+// be told to.
+func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
+	recurrences := filepath.Join(t.TempDir(), "recurrences.yaml")
+	text := "owner: billing\nrecurrences:\n  - {queue: q, name: ping, every: 1h}\n"
+	if err := os.WriteFile(recurrences, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	exported := `{"kind":"header","version":1,"queue":"q","prefix":"p"}
+{"kind":"scheduled","id":"keyed","due_ms":4102444800000,"payload":"x","extra":{"key":"k"}}
+{"kind":"recurrence","id":"tick","payload":"{\"every_ms\":3600000}"}
+{"kind":"end","count":2}
+`
+	commands := []struct {
+		stdin string
+		args  []string
+	}{
+		{exported, []string{"import", "q"}},
+		{"", []string{"queue", "set", "q", "--create", "rate=10/s", "ready_limit=100"}},
+		{"", []string{"recur", "apply", "-f", recurrences}},
+	}
+	for _, command := range commands {
+		c := newCLI(t)
+		c.beatOld()
+		r := c.runIn(command.stdin, command.args...)
+		if r.code == exitOK || !strings.Contains(r.err, "a bridge is alive that does not serve this") {
+			t.Errorf("%q beside an older bridge: %+v", command.args, r)
+		}
+		c.beatOld()
+		if r := c.runIn(command.stdin, append(command.args, "--allow-old-bridges")...); r.code != exitOK {
+			t.Errorf("%q, told to go on: %+v", command.args, r)
+		}
+	}
+	t.Setenv("DUESTREAM_ALLOW_OLD_BRIDGES", "true")
+	for _, command := range commands {
+		c := newCLI(t)
+		c.beatOld()
+		if r := c.runIn(command.stdin, command.args...); r.code != exitOK {
+			t.Errorf("%q, told to go on by the environment: %+v", command.args, r)
+		}
+	}
+}
+
+// Messages with a key got 503 over HTTP until the last bridge of the release before was gone.
+func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
+	for _, one := range []struct {
+		args  []string
+		env   string
+		keyed int
+	}{
+		{[]string{"gateway"}, "false", http.StatusServiceUnavailable},
+		{[]string{"gateway", "--allow-old-bridges"}, "false", http.StatusCreated},
+		{[]string{"gateway"}, "true", http.StatusCreated},
+		{[]string{"serve"}, "false", http.StatusServiceUnavailable},
+		{[]string{"serve", "--allow-old-bridges"}, "false", http.StatusCreated},
+	} {
+		t.Run(strings.Join(one.args, " ")+" "+one.env, func(t *testing.T) {
+			t.Setenv("DUESTREAM_ALLOW_OLD_BRIDGES", one.env)
+			c := newCLI(t)
+			var added struct{ Secret string }
+			c.json(&added, "token", "add", "all", "--verb", "publish,operate", "--queue", "*")
+			at := c.start(append(one.args, "--http", "127.0.0.1:0")...).address()
+			c.beatOld()
+			ask := func(method, path, body string) int {
+				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+at+path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Authorization", "Bearer "+added.Secret)
+				req.Header.Set("Content-Type", "application/json")
+				client := http.Client{Timeout: 20 * time.Second}
+				res, err := client.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = res.Body.Close()
+				return res.StatusCode
+			}
+			redistest.Want(t, "with a key", ask("POST", "/v1/queues/q/messages?in_ms=3600000&key=k", "x"), one.keyed)
+			redistest.Want(t, "without", ask("POST", "/v1/queues/q/messages?in_ms=3600000", "x"), http.StatusCreated)
+			recurs := ask("PUT", "/v1/queues/q/recurrences/tick", `{"every_ms":3600000}`)
+			redistest.Want(t, "a recurrence is taken", strconv.FormatBool(recurs < 300),
+				strconv.FormatBool(one.keyed < 300))
+			c.beatOld()
+			rate := ask("PATCH", "/v1/queues/q/policy", `{"rate":"10/s"}`)
+			redistest.Want(t, "a rate is taken", strconv.FormatBool(rate < 300), strconv.FormatBool(one.keyed < 300))
+		})
+	}
+}
