@@ -81,10 +81,14 @@ func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 	})
 }
 
+// proxyHeaders are what proxies add, beside X-Forwarded-…, in the form of http.CanonicalHeaderKey.
+var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
+	"X-Original-Forwarded-For", "True-Client-Ip", "Cf-Connecting-Ip", "Fly-Client-Ip", "Cdn-Loop"}
+
 // passedOn says whether a proxy has named whom it speaks for.
 func passedOn(h http.Header) bool {
 	for name := range h {
-		if name == "Forwarded" || name == "Via" || name == "X-Real-Ip" || strings.HasPrefix(name, "X-Forwarded-") {
+		if slices.Contains(proxyHeaders, name) || strings.HasPrefix(name, "X-Forwarded-") {
 			return true
 		}
 	}
