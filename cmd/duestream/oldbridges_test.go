@@ -28,8 +28,8 @@ func (c *cli) beatOld() {
 	}
 }
 
-// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and recur add could
-// be told to.
+// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and recur add
+// could be told to.
 func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	recurrences := filepath.Join(t.TempDir(), "recurrences.yaml")
 	text := "owner: billing\nrecurrences:\n  - {queue: q, name: ping, every: 1h}\n"

@@ -52,8 +52,8 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}}, nil
 }
 
-// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them: without it they are
-// refused with lua.ErrOldBridge.
+// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them. Without it they
+// are refused with lua.ErrOldBridge.
 func (im *Import) AllowOldBridges() { im.levels = nil }
 
 // Groups creates groups that do not exist, so that they get what becomes ready from now on.
