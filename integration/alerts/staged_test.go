@@ -27,16 +27,17 @@ import (
 // theatre is a system at work whose parts can be broken, and a Prometheus that watches it.
 type theatre struct {
 	*watcher
-	server *redistest.Server
-	clock  *redistest.Clock
-	redis  *bridge.Redis
-	admin  *admin.Admin
-	client *bridge.Client
-	dir    string // of the file "exit", with the exit code of the worker's command
-	binary string
-	rate   atomic.Int64 // messages a second
-	began  time.Time
-	scenes []time.Time // when each began
+	server  *redistest.Server
+	clock   *redistest.Clock
+	redis   *bridge.Redis
+	admin   *admin.Admin
+	client  *bridge.Client
+	metrics *metrics.Metrics // of the producer, and of what works in this process
+	dir     string           // of the file "exit", with the exit code of the worker's command
+	binary  string
+	rate    atomic.Int64 // messages a second
+	began   time.Time
+	scenes  []time.Time // when each began
 
 	bridges [2]string // addresses of metrics
 	worker  string
@@ -74,6 +75,9 @@ func TestStagedOutages(t *testing.T) {
 	s.rate.Store(2)
 	s.scene("a queue is paused, and an entry of another one is never given back", 0, "DuestreamPausedForgotten", "DuestreamStuck", "DuestreamHeldLong",
 		does(func() { s.pause(true); s.hold() }), does(func() { s.pause(false); s.letGo() }))
+	release := make(chan struct{})
+	s.scene("a handler ignores the end of its time", 0, "DuestreamHandlersAbandoned",
+		does(func() { s.hang(release) }), does(func() { close(release) }))
 	s.rate.Store(20)
 	s.scene("a stream refuses entries, and a key has another type", 0, "DuestreamOverdue", "DuestreamUnreadable",
 		does(s.spoil), does(s.mend))
@@ -109,7 +113,7 @@ func raise(t *testing.T) *theatre {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	s := &theatre{server: server, clock: clock, redis: r, admin: admin.New(r, "").Observed(m), client: client, dir: t.TempDir(),
+	s := &theatre{server: server, clock: clock, redis: r, admin: admin.New(r, "").Observed(m), client: client, metrics: m, dir: t.TempDir(),
 		bridges: [2]string{freeAddr(t), freeAddr(t)}, worker: freeAddr(t), kills: map[string]func(){}}
 	s.watcher = &watcher{t: t}
 	s.do("ACL", "SETUSER", "serve", "on", ">secret", "~*", "&*", "+@all")
@@ -230,6 +234,31 @@ func (s *theatre) hold() {
 }
 
 func (s *theatre) letGo() { s.do("DEL", "duestream:{reports}:stream") }
+
+// hang has the first handler of a worker in this process ignore the end of its time, until release is closed. The next attempt
+// succeeds.
+func (s *theatre) hang(release <-chan struct{}) {
+	const queue, group = "thumbnails", "resizer"
+	var hung atomic.Bool
+	w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: s.redis, Queue: queue, Group: group, Observer: s.metrics,
+		HandlerTimeout: 300 * time.Millisecond, AbandonAfter: 300 * time.Millisecond,
+		Handler: func(context.Context, *bridge.Message) error {
+			if !hung.Swap(true) {
+				<-release
+			}
+			return nil
+		}})
+	s.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	s.t.Cleanup(func() {
+		cancel()
+		s.must(<-ended)
+	})
+	_, err = s.client.Schedule(s.t.Context(), queue, []byte("x"))
+	s.must(err)
+}
 
 func (s *theatre) spoil() {
 	const stream = "duestream:{refused}:stream"
