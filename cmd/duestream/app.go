@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
@@ -33,6 +34,9 @@ type app struct {
 	color            term.ColorMode
 
 	started bool // arguments and flags were accepted
+
+	// redisTime returns the clock of the server that holds a queue, of any server for ""; nil before there is a connection.
+	redisTime func(queue string) (time.Time, error)
 }
 
 // run runs the command and returns its exit code. Cancelling ctx is a clean stop.

@@ -151,7 +151,7 @@ func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call b
 	result, err := call(ctx, queue, o.filter, options)
 	bar.Clear()
 	v.BulkResult, v.Seconds = result, time.Since(began).Seconds()
-	printed := a.print(v, func() { a.describeBulk(v, o, what, already) })
+	printed := a.print(v, func() { a.describeBulk(v, o, a.now(queue), what, already) })
 	switch {
 	case err != nil:
 		if errors.Is(err, context.Canceled) {
@@ -168,14 +168,14 @@ func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call b
 	return nil
 }
 
-func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, what, already string) {
+func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, now time.Time, what, already string) {
 	text := fmt.Sprintf("%s %s", done(what, o.dryRun), human.Thousands(v.Changed))
 	if !v.To.IsZero() {
 		text += ", due "
 		if o.spread > 0 {
 			text += "within " + human.Short(o.spread) + " from "
 		}
-		text += human.Clock(v.To, time.Now())
+		text += human.Clock(v.To, now)
 	}
 	if v.Unchanged > 0 {
 		text += fmt.Sprintf(", %s %s", already, human.Thousands(v.Unchanged))
@@ -189,12 +189,12 @@ func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, what, already string) {
 			human.Thousands(int64(float64(v.Changed)/v.Seconds)))
 	}
 	fmt.Fprintln(a.out, text)
-	a.listBulk(v.First, v.Changed, "")
-	a.listBulk(v.Missed, v.Gone+v.Refused, "not "+what+":")
+	a.listBulk(v.First, v.Changed, now, "")
+	a.listBulk(v.Missed, v.Gone+v.Refused, now, "not "+what+":")
 }
 
 // listBulk prints some of the messages.
-func (a *app) listBulk(some []admin.BulkMessage, total int, title string) {
+func (a *app) listBulk(some []admin.BulkMessage, total int, now time.Time, title string) {
 	if len(some) == 0 {
 		return
 	}
@@ -205,7 +205,7 @@ func (a *app) listBulk(some []admin.BulkMessage, total int, title string) {
 	for _, m := range some {
 		due := "-"
 		if !m.Due.IsZero() {
-			due = human.Clock(m.Due, time.Now())
+			due = human.Clock(m.Due, now)
 		}
 		rows = append(rows, []string{human.OneLine(m.ID, 60), human.OrDash(human.OneLine(m.Group, 30)), due})
 	}

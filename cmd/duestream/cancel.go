@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -67,11 +66,11 @@ func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach
 		case errors.Is(err, bridge.ErrNotDurable):
 			late = err
 		case err != nil:
-			return errors.Join(a.printCancelled(answers), err)
+			return errors.Join(a.printCancelled(queue, answers), err)
 		}
 		answers = append(answers, cancelled{id, !errors.Is(err, bridge.ErrNotScheduled), takenRetries(taken)})
 	}
-	if printed := a.printCancelled(answers); printed != nil {
+	if printed := a.printCancelled(queue, answers); printed != nil {
 		return printed
 	}
 	switch {
@@ -130,15 +129,16 @@ func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, q
 	return nil
 }
 
-func (a *app) printCancelled(answers []cancelled) error {
+func (a *app) printCancelled(queue string, answers []cancelled) error {
 	return a.print(answers, func() {
+		now := a.now(queue)
 		for _, c := range answers {
 			state := "cancelled"
 			if !c.Cancelled {
 				state = "not scheduled"
 			}
 			for i, r := range c.Retries {
-				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + human.Clock(r.Due, time.Now())
+				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + human.Clock(r.Due, now)
 			}
 			fmt.Fprintf(a.out, "%s  %s\n", c.ID, state)
 		}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"regexp"
+	"strconv"
 	"testing"
 	"time"
 
@@ -33,4 +35,53 @@ func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 			at.Add(10*time.Minute).Format(time.RFC3339), "--expires-in", "10m", "x")
 	}
 	c.fails(exitInvalid, []string{"must be after the due time"}, "schedule", "q", "--in", "5m", "--expires-in", "5m", "x")
+}
+
+// Where the clock of Redis was hours apart from ours, a message of half an hour was said to be due in five hours, and a letter
+// that was just written to be hours old.
+func TestTimesAreToldByTheClockOfRedis(t *testing.T) {
+	t.Parallel()
+	server, clock := redistest.OwnClock(t)
+	c := newCLIOn(t, server)
+	told := func(says string, args ...string) {
+		t.Helper()
+		if out := c.ok(args...); !regexp.MustCompile(says).MatchString(out) {
+			t.Errorf("the clock of Redis is %s ahead: %q does not say %q:\n%s", clock.By(), args, says, out)
+		}
+	}
+	const soon, past, minutes = `\bin (30m|29m\d+s)`, `\b(now|\d+m?s ago)\b`, `\(in (\d+m)?(\d+s)?\)\n`
+	for _, step := range []time.Duration{5 * time.Hour, -10 * time.Hour} {
+		clock.Step(step)
+		id := "m" + clock.By().String()
+		told(soon, "schedule", "q", "--in", "30m", "--id", id, "x")
+		told(soon, "reschedule", "q", id, "--in", "30m")
+		told(soon, "show", "q", id)
+		told(soon, "find", id)
+		told(soon, "peek", "q")
+		told(soon, "stats", "q")
+		told(soon, "bulk", "reschedule", "q", id, "--in", "30m")
+		told(soon, "bulk", "cancel", "q", id, "--dry-run")
+		c.retries("q", "retried", time.Now().Add(clock.By()).Add(30*time.Minute), "g")
+		told(soon, "cancel", "q", "retried")
+		c.ok("cancel", "q", id)
+
+		told(minutes, "recur", "add", "q", id, "--every", "30m", "x")
+		told(minutes, "recur", "show", "q", id)
+		c.ok("recur", "rm", "q", id)
+
+		dead := strconv.FormatInt(time.Now().Add(clock.By()).UnixMilli(), 10)
+		reply := c.do("XADD", c.key("q", "dead"), "*", "id", "m", "payload", "x", "attempt", "3", "reason", "max_attempts", "dead_ms", dead)
+		letter, err := reply.ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told(past, "dead", "list", "q")
+		told(past, "dead", "list", "q", "--summary")
+		told(past, "dead", "show", "q", letter)
+		c.ok("dead", "purge", "q", letter)
+
+		c.ok("token", "add", id, "--verb", "publish", "--queue", "q", "--expires", "30m")
+		told(soon, "token", "list")
+		c.ok("token", "rm", id)
+	}
 }

@@ -138,7 +138,9 @@ func (a *app) operate(ctx context.Context, work func(*admin.Admin) error) error 
 		return err
 	}
 	defer r.Close()
-	return work(a.operator(r))
+	op := a.operator(r)
+	a.follow(ctx, op)
+	return work(op)
 }
 
 // looks is operates on queues that must be there: of one that nobody knows the command would say that it is empty.
@@ -220,6 +222,7 @@ func (a *app) produce(ctx context.Context, work func(*bridge.Client, *admin.Admi
 	}
 	defer r.Close()
 	op := a.operator(r)
+	a.follow(ctx, op)
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.prefix, Durability: a.durability.D, Name: op.Name(),
 		AllowOldBridges: a.allowOldBridges})
 	if err != nil {

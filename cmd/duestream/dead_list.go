@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -41,7 +40,7 @@ of an error its first line, with # for IDs, addresses, durations and long number
 
 func (a *app) listLetters(ctx context.Context, op *admin.Admin, queue string, filter admin.LetterFilter) error {
 	letters := op.DeadLetters()
-	now := time.Now()
+	now := a.now(queue)
 	list := a.list("LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR")
 	limit, n := filter.Limit, 0
 	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
@@ -55,7 +54,7 @@ func (a *app) listLetters(ctx context.Context, op *admin.Admin, queue string, fi
 			break
 		}
 		list.add(l, l.Letter, human.OneLine(l.ID, 40), human.OrDash(human.OneLine(l.Group, 30)), human.OneLine(l.Reason, 30),
-			strconv.Itoa(l.Attempt), human.Relative(l.Dead, now), human.OneLine(l.Error, 60))
+			strconv.Itoa(l.Attempt), human.Ago(l.Dead, now), human.OneLine(l.Error, 60))
 	}
 	if err := checkFound(ctx, op, queue, filter, n); err != nil {
 		return err
@@ -89,7 +88,7 @@ func (a *app) summarizeLetters(ctx context.Context, op *admin.Admin, queue strin
 	if limit > 0 {
 		shown = min(shown, limit)
 	}
-	now := time.Now()
+	now := a.now(queue)
 	list := a.list("COUNT", "GROUP", "REASON", "OLDEST", "NEWEST", "ERROR")
 	for _, g := range all[:shown] {
 		list.add(g, human.Thousands(g.Count), human.OrDash(human.OneLine(g.Group, 30)), human.OneLine(g.Reason, 30),

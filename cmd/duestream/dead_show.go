@@ -27,12 +27,11 @@ func (a *app) deadShow() *cobra.Command {
 		if raw {
 			return a.printRaw(l.Payload)
 		}
-		return a.print(l, func() { a.describeLetter(l) })
+		return a.print(l, func() { a.describeLetter(l, a.now(args[0])) })
 	}), &raw)
 }
 
-func (a *app) describeLetter(l admin.Letter) {
-	now := time.Now()
+func (a *app) describeLetter(l admin.Letter, now time.Time) {
 	rows := [][]string{
 		{"letter", l.Letter}, {"id", human.OneLine(l.ID, 256)}, {"group", human.OrDash(human.OneLine(l.Group, 256))},
 		{"reason", human.OneLine(l.Reason, 60)}, {"attempt", strconv.Itoa(l.Attempt)}, {"entry", human.OrDash(l.Entry)},

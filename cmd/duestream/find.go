@@ -54,7 +54,7 @@ func (a *app) queuesFlag(cmd *cobra.Command, queues *[]string, usage string) (ch
 
 func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queues []string) error {
 	bar, printed := term.NewProgress(a.err, "looked through"), false
-	begun := time.Now()
+	begun, now := time.Now(), a.now("")
 	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
 		if time.Since(begun) > 200*time.Millisecond { // most are found sooner
 			bar.Of(looked, total)
@@ -67,7 +67,7 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 				fmt.Fprintln(a.out)
 			}
 			printed = true
-			a.describeSighting(s, time.Now())
+			a.describeSighting(s, now.Add(time.Since(begun)))
 		}
 	}
 	f, err := op.Find(ctx, id, options)

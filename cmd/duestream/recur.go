@@ -113,7 +113,7 @@ func (a *app) printRecurrence(ctx context.Context, op *admin.Admin, queue, name,
 			text += ", " + human.Counted(takenBack, "planned message") + " taken back"
 		}
 		if len(s.Next) > 0 && !s.Spec.Paused {
-			text += "; next " + onClocks(s.Next[0]) + " (" + human.Relative(s.Next[0], time.Now()) + ")"
+			text += "; next " + onClocks(s.Next[0]) + " (" + human.Relative(s.Next[0], a.now(queue)) + ")"
 		}
 		fmt.Fprintln(a.out, text)
 	})

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -27,6 +26,7 @@ in the zone of each, and when the last message of each was due.`,
 				return err
 			}
 		}
+		now := a.now("")
 		list := a.list("QUEUE", "NAME", "WHEN", "STATE", "LAST", "NEXT")
 		for _, queue := range queues {
 			states, err := op.Recurrences(ctx, queue)
@@ -36,7 +36,7 @@ in the zone of each, and when the last message of each was due.`,
 			for _, s := range states {
 				if owner == "" || s.Spec.Owner == owner {
 					list.add(newRecurring(s), queue, human.OneLine(s.Spec.Name, 40), rhythm(s.Spec), stateOf(s),
-						human.Ago(s.Last, time.Now()), nextTimes(s))
+						human.Ago(s.Last, now), nextTimes(s))
 				}
 			}
 		}
@@ -57,7 +57,7 @@ func (a *app) recurShow() *cobra.Command {
 			return err
 		}
 		return a.print(newRecurring(s), func() {
-			r := s.Spec
+			r, now := s.Spec, a.now(args[0])
 			rows := [][]string{{"queue", r.Queue}, {"name", r.Name}, {"when", rhythm(r)}, {"state", stateOf(s)}}
 			add := func(name, value string, is bool) {
 				if is {
@@ -65,7 +65,7 @@ func (a *app) recurShow() *cobra.Command {
 				}
 			}
 			for _, t := range s.Next {
-				rows = append(rows, []string{"next", onClocks(t) + " (" + human.Relative(t, time.Now()) + ")"})
+				rows = append(rows, []string{"next", onClocks(t) + " (" + human.Relative(t, now) + ")"})
 			}
 			add("last", onClocks(s.Last)+" "+human.OneLine(s.LastID, 260), !s.Last.IsZero())
 			add("start", onClocks(r.Start), !r.Start.IsZero())

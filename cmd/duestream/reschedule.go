@@ -54,6 +54,6 @@ func (a *app) moveMessage(ctx context.Context, client *bridge.Client, o reach, q
 		for i, r := range value.Retries {
 			what += []string{", ", "  "}[max(0, 1-i)] + r.whose()
 		}
-		fmt.Fprintf(a.out, "%s  due %s%s\n", id, human.Clock(due, time.Now()), what)
+		fmt.Fprintf(a.out, "%s  due %s%s\n", id, human.Clock(due, a.now(queue)), what)
 	}))
 }

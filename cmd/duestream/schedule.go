@@ -149,7 +149,7 @@ func (a *app) scheduleOne(
 		if receipt.Replaced {
 			replaced = ", in the place of an earlier one"
 		}
-		fmt.Fprintf(a.out, "%s  due %s%s\n", receipt.ID, human.Clock(receipt.Due, time.Now()), replaced)
+		fmt.Fprintf(a.out, "%s  due %s%s\n", receipt.ID, human.Clock(receipt.Due, a.now(queue)), replaced)
 	}))
 }
 

@@ -32,11 +32,12 @@ cancelled or purged, or never existed.`,
 			return a.printRaw(places[0].Payload)
 		}
 		return a.print(places, func() {
+			now := a.now(args[0])
 			for i, p := range places {
 				if i > 0 {
 					fmt.Fprintln(a.out)
 				}
-				a.describe(placeRows(p, time.Now()), p.Headers, p.Payload)
+				a.describe(placeRows(p, now), p.Headers, p.Payload)
 			}
 		})
 	}), &raw)

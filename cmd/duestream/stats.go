@@ -180,7 +180,7 @@ func (a *app) printQueues(all []admin.QueueStats) {
 		fmt.Fprintln(a.out, "no queues")
 		return
 	}
-	wide := statsRows(all, time.Now())
+	wide := statsRows(all, a.now(""))
 	if rows, width := wide.merged(), term.Width(a.out); width > 0 && term.TableWidth(rows) > width && !partitioned(all) {
 		a.paint(a.out).TableUnder(a.out, 2, wide.narrow())
 	} else {

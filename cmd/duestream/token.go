@@ -109,7 +109,7 @@ be read as a token is listed by its field, and refused; DIGEST is the hash of a 
 		if err != nil {
 			return err
 		}
-		list, now := a.list("TOKEN", "MAY", "QUEUES", "RATE", "ADDED", "STATE", "DESCRIPTION"), time.Now()
+		list, now := a.list("TOKEN", "MAY", "QUEUES", "RATE", "ADDED", "STATE", "DESCRIPTION"), a.now("")
 		for _, t := range tokens {
 			if t.Problem != "" {
 				list.add(t, human.OneLine(t.Digest, 70), "", "", "", "", "wrong: "+human.OneLine(t.Problem, 120), "")
