@@ -91,7 +91,7 @@ func TestStatsNameThePartitionsThatAreNotServed(t *testing.T) {
 	text := strings.Join(r.stats().Warnings, "\n")
 	for _, w := range []string{
 		"partitions 1, 3: another policy than partition 0: mend it with `duestream queue partitions " + r.Queue + " 4`",
-		`partition 1: group "b" does not exist there`, `partition 2: group "a" has consumers, but none there`,
+		`partition 1: group "b" does not exist there`, `partition 2: no consumer of group "a" has read there yet`,
 	} {
 		if !strings.Contains(text, w) {
 			t.Errorf("no warning %q in\n%s", w, text)
@@ -99,6 +99,30 @@ func TestStatsNameThePartitionsThatAreNotServed(t *testing.T) {
 	}
 	r.grow(4)
 	redistest.Want(t, "warnings after mending", len(r.stats().Warnings), 2) // b is behind in partition 1, and a in 2
+}
+
+// A worker whose only slot is taken in one partition has not read another one yet: stats said that the group has no consumer
+// there.
+func TestPartitionThatWaitsForASlotIsNotCalledUnserved(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := newRig(t, s)
+		r.Groups("g")
+		r.grow(2)
+		for i := range 2 {
+			r.Part(i).Ready("m")
+		}
+		entries := r.Part(0).Take("g", "busy", 1)
+		warns := func(want string) {
+			t.Helper()
+			if w := r.stats().Warnings; len(w) != 1 || !strings.HasPrefix(w[0], want) {
+				t.Errorf("warnings %q, want %q", w, want)
+			}
+		}
+		warns(`partition 1: no consumer of group "g" has read there yet, and entries wait for it: all that are alive hold`)
+		r.Do("XACK", r.Part(0).Keys.Stream, "g", entries[0])
+		warns(`partition 1: group "g" has consumers, but none there`)
+	})
 }
 
 func TestPendingOfAllPartitionsComesByAge(t *testing.T) {

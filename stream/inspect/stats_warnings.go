@@ -35,9 +35,37 @@ func comparePartitions(queue string, parts []*partition, groups []*groupFigures)
 	say(policies, "another policy than partition 0: %s", mend)
 	for _, g := range groups {
 		say(missing[g.name], "group %q does not exist there, and gets nothing of what becomes ready there: %s", g.name, mend)
-		say(unread[g.name], "group %q has consumers, but none there, and entries wait for it", g.name)
+		if allBusy(parts, g) { // a consumer is created by its first read, and a worker reads where it has a free slot
+			say(unread[g.name], "no consumer of group %q has read there yet, and entries wait for it: "+
+				"all that are alive hold entries of other partitions, and may have no free slot", g.name)
+		} else {
+			say(unread[g.name], "group %q has consumers, but none there, and entries wait for it", g.name)
+		}
 	}
 	return warnings
+}
+
+// allBusy says whether a group has consumers that are alive, and each of them holds something in some partition.
+func allBusy(parts []*partition, g *groupFigures) bool {
+	held := map[string]int64{}
+	for _, p := range parts {
+		for i, replies := range p.details {
+			if p.infos[i].Name != g.name {
+				continue
+			}
+			for _, c := range replies.consumers {
+				held[c.Name] += c.Pending
+			}
+		}
+	}
+	busy := false
+	for name, alive := range g.consumers {
+		if alive && held[name] == 0 {
+			return false
+		}
+		busy = busy || alive
+	}
+	return busy
 }
 
 // partitionList names partitions: "partition 3", "partitions 1, 2, 5".
