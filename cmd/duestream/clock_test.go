@@ -70,7 +70,7 @@ func TestTimesAreToldByTheClockOfRedis(t *testing.T) {
 		c.ok("recur", "rm", "q", id)
 
 		dead := strconv.FormatInt(time.Now().Add(clock.By()).UnixMilli(), 10)
-		reply := c.do("XADD", c.key("q", "dead"), "*", "id", "m", "payload", "x", "attempt", "3", "reason", "max_attempts", "dead_ms", dead)
+		reply := c.do("XADD", c.key("q", "dead"), "*", "id", "m", "payload", "x", "reason", "max_attempts", "dead_ms", dead)
 		letter, err := reply.ToString()
 		if err != nil {
 			t.Fatal(err)

@@ -113,7 +113,8 @@ func raise(t *testing.T) *theatre {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	s := &theatre{server: server, clock: clock, redis: r, admin: admin.New(r, "").Observed(m), client: client, metrics: m, dir: t.TempDir(),
+	s := &theatre{server: server, clock: clock, redis: r, admin: admin.New(r, "").Observed(m), client: client, metrics: m,
+		dir:     t.TempDir(),
 		bridges: [2]string{freeAddr(t), freeAddr(t)}, worker: freeAddr(t), kills: map[string]func(){}}
 	s.watcher = &watcher{t: t}
 	s.do("ACL", "SETUSER", "serve", "on", ">secret", "~*", "&*", "+@all")
