@@ -76,6 +76,14 @@ func (g *Gateway) answering(w http.ResponseWriter, token string) bool {
 	return !g.answers.full(token)
 }
 
+// tokenOf returns whose token the answer counts for, as answering was told.
+func tokenOf(w http.ResponseWriter) string {
+	if out, is := w.(*reply); is {
+		return out.token
+	}
+	return ""
+}
+
 // errBodies refuses a body of a token that has as many as it may.
 func errBodies() error {
 	return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,

@@ -101,17 +101,26 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// waits gives the place of this request to others until done is called, and takes one among those who wait.
-func (g *Gateway) waits() (done func(), err error) {
+// waits gives the place of this request to others until done is called, and takes one among those who wait. Those of one token
+// have a quarter of these places.
+func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
+	token := tokenOf(w)
+	if g.waiting.begin(token) {
+		g.waiting.end(token)
+		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+			Detail: "as many callers with this token wait as may: try again"}
+	}
 	select {
 	case g.polls <- struct{}{}:
 	default:
+		g.waiting.end(token)
 		return nil, &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "as many callers wait as may: try again"}
 	}
 	g.busy.Add(-1)
 	return func() {
 		g.busy.Add(1) // whatever others hold: who has got a message is not to wait for a place
+		g.waiting.end(token)
 		<-g.polls
 	}, nil
 }
@@ -135,7 +144,7 @@ func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Dur
 		defer cancel()
 		return pull(ctx)
 	}
-	done, err := g.waits()
+	done, err := g.waits(w)
 	if err != nil {
 		return err
 	}

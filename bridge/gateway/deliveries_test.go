@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +123,63 @@ func TestWaitingTakesNoPlace(t *testing.T) {
 		return r.do("POST", "/v1/queues/q/messages?id=m", "x").status == http.StatusCreated, "there is no place"
 	})
 	redistest.Want(t, "given", len(r.given(<-ended)), 1)
+}
+
+// The callers of one token that wait took the places of all who wait: nobody else could wait for a message until they had ended.
+func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxPolls = 16 })
+	greedy := r.allow(access.Token{Name: "greedy", Verbs: access.Verbs(), Queues: []string{"*"}})
+	ctx, hangUp := context.WithCancel(t.Context())
+	defer hangUp()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	asks := func(ctx context.Context, method, path, token string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, method, r.base+path, nil)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		req.Header.Set("X-Token", token)
+		return client.Do(req)
+	}
+	const ours, jobs = "/v1/queues/q/deliveries?group=g&wait_ms=60000", "/api/ns/jobs?timeout=60"
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer hangUp()
+	for i := range 8 {
+		method, path := "POST", ours
+		if i%2 == 1 {
+			method, path = "GET", jobs
+		}
+		waiting.Go(func() {
+			if a, err := asks(ctx, method, path, greedy); err == nil {
+				_ = a.Body.Close()
+			}
+		})
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 4, fmt.Sprint(len(r.g.polls)) })
+	for method, path := range map[string]string{"POST": ours, "GET": "/v1/events/stats"} {
+		a, err := asks(t.Context(), method, path, greedy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Body.Close()
+		redistest.Want(t, path+" of a token that has its share", a.StatusCode, http.StatusServiceUnavailable)
+	}
+	redistest.Want(t, "that wait", len(r.g.polls), 4)
+	got := make(chan answer, 1)
+	go func() { got <- r.do("POST", ours, "") }()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 5, "the other token does not wait" })
+	hangUp()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 1, "places are not given back" })
+	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
+	redistest.Want(t, "given", len(r.given(<-got)), 1)
+	a, err := asks(t.Context(), "POST", "/v1/queues/other/deliveries?group=g&wait_ms=1", greedy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Body.Close()
+	redistest.Want(t, "the token waits again", a.StatusCode, http.StatusOK)
 }
 
 // What cannot be meant is refused whole, with its field, and nothing is settled.

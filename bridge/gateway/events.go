@@ -44,7 +44,7 @@ func events(c *call) (int, any, error) {
 	if _, err := c.body(0); err != nil {
 		return 0, nil, err
 	}
-	done, err := c.waits()
+	done, err := c.waits(c.w)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -53,7 +53,9 @@ type Config struct {
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
-	MaxPolls   int // callers that wait, or listen, at the same time; further ones get 503. Default 10,000
+	// MaxPolls are the callers that wait, or listen, at the same time; further ones get 503. Those of one token are at most a
+	// quarter of them. Default 10,000.
+	MaxPolls int
 	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are read at
 	// the same time, and as many answers wait for whoever asked to take them. Default 1,000.
 	MaxRequests int
@@ -70,6 +72,7 @@ type Gateway struct {
 	bodies  share         // that are being read
 	answers share         // that are being written
 	busy    atomic.Int64  // requests that are answered, and do not wait for their caller or a message
+	waiting share         // that wait for a message, or listen
 	polls   chan struct{} // one for each caller that waits for a message, or listens
 	puller  *pull.Puller
 	live    *live
@@ -110,7 +113,7 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
 		polls:  make(chan struct{}, cfg.MaxPolls),
-		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
+		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4}, waiting: share{most: cfg.MaxPolls / 4},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())
