@@ -63,6 +63,14 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 			return err
 		}
 	}
+	// What came back is for the group alone: it is done at every gateway. What waits for its first delivery may be for others.
+	cancelled, err := c.cfg.Client.CancelRunning(c.ctx, name, Group, id)
+	if err == nil && (cancelled[0].Verdict == bridge.VerdictCancelled || cancelled[0].Verdict == bridge.VerdictCancelling) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, bridge.ErrOldBridge) {
+		return err
+	}
 	until := p.Expires // from then on nobody gets it anyway
 	if until.IsZero() || time.Until(until) > MaxTTR {
 		until = time.Now().Add(MaxTTR)

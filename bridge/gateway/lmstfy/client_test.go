@@ -403,6 +403,31 @@ func TestAcksFindTheirJobs(t *testing.T) {
 	r.none("q")
 }
 
+// A job that came back after its ttr is acknowledged at every gateway: it was at the one alone that was asked, and another one
+// gave it out again.
+func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mine := r.base
+	other, _ := r.listen()
+	id := r.publish("q", "late", 60, 5, 0)
+	r.get("q", 1)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n, err := r.QueueSize("q")
+		return n == 1 && err == nil, "back after its ttr"
+	})
+	r.base = other
+	redistest.Want(t, "acknowledged", r.do("DELETE", "/api/ns/q/job/"+id, "").status, 204)
+	for _, base := range []string{mine, other} {
+		r.base = base
+		redistest.Want(t, "given", r.do("GET", "/api/ns/q?ttr=60", "").status, 404)
+		redistest.Want(t, "peeked", r.do("GET", "/api/ns/q/job/"+id, "").status, 404)
+	}
+	r.base = mine
+	next := r.publish("q", "next", 60, 5, 0)
+	redistest.Want(t, "next", r.get("q", 60).ID, next)
+}
+
 // What a gateway gave out that is gone comes back when its ttr is over, too.
 func TestJobsOfAGatewayThatIsGoneComeBack(t *testing.T) {
 	t.Parallel()
