@@ -85,6 +85,32 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 	}
 }
 
+// On a full server the keys of a target stay as they are, and it can be removed: then nothing is signed with them.
+func TestAFullServerHasTargetsRemoved(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	client := s.Client(t)
+	store := NewStore(client, s.Prefix(t))
+	target := Target{Queue: "q", Group: "g", URL: "https://example.com/hook"}
+	if _, err := store.Set(t.Context(), target); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Do(t.Context(), client.B().Arbitrary("CONFIG", "SET", "maxmemory", "1").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Rotate(t.Context(), "q", "g", ""); !errors.Is(err, lua.ErrFull) {
+		t.Errorf("rotate: %v", err)
+	}
+	if err := store.DropOldKey(t.Context(), "q", "g"); !errors.Is(err, ErrOneKey) {
+		t.Errorf("the refused rotation was done: %v", err)
+	}
+	if err := store.Remove(t.Context(), "q", "g"); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	left, err := store.List(t.Context(), "q")
+	redistest.Want(t, "targets left", fmt.Sprint(len(left), err), "0 <nil>")
+}
+
 // Who lists targets sees nothing that would let him sign, or get in.
 func TestListsHoldNoSecrets(t *testing.T) {
 	t.Parallel()

@@ -150,6 +150,29 @@ func TestThereIsRoomForTenThousandTokens(t *testing.T) {
 	}
 }
 
+// On a full server no token can be made, and every one can be revoked.
+func TestAFullServerHasTokensRevoked(t *testing.T) {
+	t.Parallel()
+	s := redistest.Own(t)
+	r := newRig(t, s)
+	token := Token{Name: "shop", Verbs: Verbs(), Queues: []string{"*"}}
+	if _, err := Add(t.Context(), r.client, r.prefix, token); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.client.Do(t.Context(), r.client.B().Arbitrary("CONFIG", "SET", "maxmemory", "1").Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	token.Name = "other"
+	if _, err := Add(t.Context(), r.client, r.prefix, token); !errors.Is(err, lua.ErrFull) {
+		t.Errorf("add: %v", err)
+	}
+	if err := Remove(t.Context(), r.client, r.prefix, "shop"); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	all, err := List(t.Context(), r.client, r.prefix)
+	redistest.Want(t, "tokens left", fmt.Sprint(len(all), err), "0 <nil>")
+}
+
 // Who reads Redis, the log or the file cannot call anything.
 func TestNoSecretIsWrittenAnywhere(t *testing.T) {
 	t.Parallel()
