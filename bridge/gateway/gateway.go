@@ -113,7 +113,8 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
 		polls:  make(chan struct{}, cfg.MaxPolls),
-		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4}, waiting: share{most: cfg.MaxPolls / 4},
+		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
+		waiting: share{most: cfg.MaxPolls / 4},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())
