@@ -1,4 +1,4 @@
--- find_unfinished: looks whether anything is left of messages that carry the field overlap: scheduled, retried, or an entry that a group has not acknowledged.
+-- find_unfinished: looks whether anything is left of messages that carry the field overlap: scheduled, retried, imported, or an entry that a group has not acknowledged.
 -- Uses: base free
 -- KEYS[1] due (zset)
 -- KEYS[2] stream (stream)
@@ -34,11 +34,14 @@ local function fields_of(one)
   return fields
 end
 
--- Whether anything is left of a message. Each group has one retry of it at most, whose name is known.
+-- Whether anything is left of a message. Each group has one retry of it at most, and one imported entry, whose names are known; an entry that was
+-- exported from a stream without groups is for none.
 local function is_left(id, entries)
-  if redis.call('ZSCORE', due, id) then return true end
+  if redis.call('ZSCORE', due, id) or redis.call('ZSCORE', due, id .. SEP .. SEP .. 'ready:0-0') then return true end
   for _, group in ipairs(groups) do
-    if redis.call('ZSCORE', due, id .. SEP .. group.name .. SEP .. '0-0') then return true end
+    local of_group = id .. SEP .. group.name .. SEP
+    if redis.call('ZSCORE', due, of_group .. '0-0') then return true end
+    if redis.call('ZSCORE', due, of_group .. 'ready:0-0') then return true end
   end
   for _, entry in ipairs(entries) do
     local one = redis.call('XRANGE', stream, entry, entry)[1]

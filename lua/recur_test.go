@@ -273,6 +273,22 @@ func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 	})
 }
 
+// What an import has written waits in the schedule under a name that follows from ID and group, or from the ID where the stream
+// had no group.
+func TestAnImportedMessageIsUnfinishedWhileItWaits(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g", "h")
+		for _, group := range []string{"", "g", "h"} {
+			member := Member{Kind: MemberImported, ID: "m", Group: group, Of: OfOverlap}.String()
+			b.do("ZADD", b.k.Due, "5", member)
+			redistest.Want(b, "left for "+group, b.unfinished(&Unfinished{}, "m"), true)
+			redistest.Want(b, "left of another", b.unfinished(&Unfinished{}, "n"), false)
+			b.do("ZREM", b.k.Due, member)
+		}
+		redistest.Want(b, "left", b.unfinished(&Unfinished{}, "m"), false)
+	})
+}
+
 // What recurs with large payloads is taken back in several calls. Until the last one the former spec is in force, and what was
 // taken back counts as not planned, so that a bridge plans it again when nobody goes on.
 func TestMuchIsTakenBackInSteps(t *testing.T) {

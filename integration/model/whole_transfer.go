@@ -75,12 +75,31 @@ func linesOf(records []Record) (lines []string) {
 	return lines
 }
 
-// place is the partition of a record: that of its key, or else of its ID.
-func (w *Whole) place(r Record) int { return w.of(r.Fields[lua.FieldID], r.Fields[lua.FieldKey]) }
+// place is the partition of a record: that of its key, or else of its ID; the first one, of what no other occurrence may overlap.
+func (w *Whole) place(r Record) int {
+	if r.Fields[lua.FieldOverlap] == "skip" && !r.Dead {
+		return 0
+	}
+	return w.of(r.Fields[lua.FieldID], r.Fields[lua.FieldKey])
+}
+
+// inSchedule is what a record is called in the schedule. Names are those that other records have.
+func (r Record) inSchedule(names map[string]bool) string {
+	m := lua.ParseMember(r.Member)
+	if m.Kind != lua.MemberImported || r.Fields[lua.FieldOverlap] != "skip" {
+		return r.Member
+	}
+	m.Of = "0-0" // a name that is known
+	if names[m.String()] {
+		return r.Member
+	}
+	names[m.String()] = true
+	return m.String()
+}
 
 // Import writes the records of a queue into one that holds nothing, in their order.
 func (w *Whole) Import(records []Record, window lua.Dedup) {
-	items := map[int][]lua.Item{}
+	items, names := map[int][]lua.Item{}, map[string]bool{}
 	for _, r := range records {
 		i := w.place(r)
 		q := w.Parts[i]
@@ -98,7 +117,7 @@ func (w *Whole) Import(records []Record, window lua.Dedup) {
 		for name, value := range meta {
 			more = append(more, lua.FieldValue{Field: name, Value: value})
 		}
-		items[i] = append(items[i], lua.Item{ID: r.Member, When: lua.When(decimal(r.Due)), Payload: []byte(payload),
+		items[i] = append(items[i], lua.Item{ID: r.inSchedule(names), When: lua.When(decimal(r.Due)), Payload: []byte(payload),
 			Meta: lua.EncodeMeta(nil, 0, time.Time{}, more...), Dedup: cmp.Or(window, lua.Refuse)})
 	}
 	for i, some := range items {

@@ -100,9 +100,21 @@ var recurrenceMutants = []mutant{
 	},
 	{
 		name: "a retry that waits is done", file: "lua/find_unfinished.lua",
-		old:  "group.name .. SEP .. '0-0') then return true end",
-		new:  "group.name .. SEP .. '0-0') then end",
+		old:  "of_group .. '0-0') then return true end",
+		new:  "of_group .. '0-0') then end",
 		test: []string{"-run", "TestAMessageIsUnfinishedUntilEveryGroupIsDone", "./lua"},
+	},
+	{
+		name: "an imported occurrence that waits is done", file: "lua/find_unfinished.lua",
+		old:  "of_group .. 'ready:0-0') then return true end",
+		new:  "of_group .. 'ready:0-0') then end",
+		test: []string{"-run", "TestAnImportedMessageIsUnfinishedWhileItWaits", "./lua"},
+	},
+	{
+		name: "an imported occurrence is in the partition of its ID", file: "stream/transfer/import.go",
+		old:  "\tif r.overlap() {\n\t\treturn 0\n",
+		new:  "\tif false {\n\t\treturn 0\n",
+		test: []string{"-run", "TestAnImportedOccurrenceKeepsTheNextOneBack", "./stream/transfer"},
 	},
 	{
 		name: "what one group has acknowledged is done", file: "lua/find_unfinished.lua",

@@ -24,7 +24,7 @@ func (im *Import) letterName(r Record) string { return im.source + "/" + r.Lette
 func (im *Import) findElsewhere(ctx context.Context, records []Record, indices []int, results []error) error {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	now, err := view.ServerTime(call, im.c)
+	at, err := view.ServerTime(call, im.c)
 	if err != nil {
 		return fmt.Errorf("import into %s: %w", im.queue, err)
 	}
@@ -38,25 +38,30 @@ func (im *Import) findElsewhere(ctx context.Context, records []Record, indices [
 		if err != nil {
 			return err
 		}
-		target := im.counts.Of(r.place())
+		target := im.partition(r)
 		for _, partition := range im.candidates(r) {
-			if partition == target {
-				continue // the script looks there
-			}
 			if r.Kind == RecordDead {
-				l.letter(partition, i, r)
+				if partition != target { // the script looks there
+					l.letter(partition, i, r)
+				}
 				continue
 			}
-			member, _ := r.member()
-			l.scheduled.add(partition, member, i)
-			l.remembered.add(partition, member, i)
+			now, _ := im.member(r)
+			before, _ := r.member() // an import of an earlier release called it so
+			for _, member := range slices.Compact([]string{now, before}) {
+				if partition == target && member == now {
+					continue // the script looks there
+				}
+				l.scheduled.add(partition, member, i)
+				l.remembered.add(partition, member, i)
+			}
 		}
 	}
 	for partition, of := range l.scheduled {
 		l.scores(im.keys(partition).Due, of, 0)
 	}
 	for partition, of := range l.remembered {
-		l.scores(im.keys(partition).Seen, of, float64(now.UnixMilli()))
+		l.scores(im.keys(partition).Seen, of, float64(at.UnixMilli()))
 	}
 	return l.run(call)
 }
@@ -175,6 +180,9 @@ func (im *Import) candidates(r Record) (all []int) {
 	if partition, _, err := deadletter.SplitLetter(r.Letter); r.Kind == RecordDead && err == nil &&
 		partition < im.counts.Latest() {
 		all = append(all, partition)
+	}
+	if r.overlap() {
+		all = append(all, 0)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -28,7 +28,8 @@ type Import struct {
 	counts                lua.Counts
 	groups                map[string]bool // that exist, or were created
 	made                  []string
-	levels                *lua.Levels // of the living bridges; nil = whatever they are
+	levels                *lua.Levels       // of the living bridges; nil = whatever they are
+	entries               map[string]string // member that stands for no entry → the entry that has it
 }
 
 // NewImport registers the queue, and returns what writes into it. Source names where the records come from: dead letters of one
@@ -49,7 +50,7 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		return nil, fmt.Errorf("import into %s: %w", queue, err)
 	}
 	return &Import{c: c, prefix: prefix, queue: queue, source: source, window: window, counts: counts,
-		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}}, nil
+		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}, entries: map[string]string{}}, nil
 }
 
 // AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them. Without it they
@@ -103,7 +104,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		}
 	}
 	for _, i := range candidates {
-		partition := im.counts.Of(records[i].place())
+		partition := im.partition(records[i])
 		switch {
 		case results[i] != nil:
 		case records[i].Kind == RecordDead:
@@ -141,6 +142,44 @@ func (im *Import) recur(ctx context.Context, records []Record, results []error) 
 			results[i] = ErrKnown
 		}
 	}
+}
+
+// partition is the one that a record goes to. A message that no other occurrence may overlap goes where its recurrence is: there
+// a bridge looks for it before it plans the next one.
+func (im *Import) partition(r Record) int {
+	if r.overlap() {
+		return 0
+	}
+	return im.counts.Of(r.place())
+}
+
+// overlap reports whether the record is a message of a recurrence without overlap.
+func (r Record) overlap() bool {
+	switch {
+	case r.Kind == RecordDead:
+		return false
+	case r.Member != nil:
+		e, ok := lua.DecodeMeta(string(r.Member), string(r.Meta))
+		return ok && e.Extra[lua.FieldOverlap] == overlapSkip
+	}
+	return r.Extra[lua.FieldOverlap] == overlapSkip
+}
+
+const overlapSkip = "skip"
+
+// member is what a record is called in the schedule of the target, and its meta. An entry of a message that no other occurrence
+// may overlap has a name by which it is found, but for a second one of the same message and group: each is written.
+func (im *Import) member(r Record) (member, meta string) {
+	member, meta = r.member()
+	if r.Kind != RecordReady || r.Member != nil || !r.overlap() {
+		return member, meta
+	}
+	named := lua.Member{Kind: lua.MemberImported, ID: r.ID, Group: r.For, Of: lua.OfOverlap}.String()
+	if entry, taken := im.entries[named]; taken && entry != r.Entry {
+		return member, meta
+	}
+	im.entries[named] = r.Entry
+	return named, meta
 }
 
 // place is what says which partition the message belongs to: its key, else its ID.
@@ -190,7 +229,7 @@ func (im *Import) schedule(ctx context.Context, partition int, records []Record,
 	items := make([]lua.Item, len(indices))
 	for n, i := range indices {
 		r := records[i]
-		member, meta := r.member()
+		member, meta := im.member(r)
 		items[n] = lua.Item{ID: member, When: lua.At(time.UnixMilli(r.Due)), Payload: r.Payload, Meta: meta, Dedup: lua.Refuse}
 		if im.window > 0 {
 			items[n].Dedup = lua.Window(im.window)

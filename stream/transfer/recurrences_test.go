@@ -1,8 +1,11 @@
 package transfer
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -38,4 +41,70 @@ func TestWhatIsPlannedDuringAnExportIsRemembered(t *testing.T) {
 			t.Errorf("%s: not refused", what)
 		}
 	}
+}
+
+// An occurrence was ready when it was exported. While a pause or a rate keeps it in the schedule of the target, also of one with
+// more partitions, whoever plans the next one sees that it is left.
+func TestAnImportedOccurrenceKeepsTheNextOneBack(t *testing.T) {
+	t.Parallel()
+	for _, partitions := range []int{1, 4} {
+		for _, group := range []string{"g", ""} {
+			t.Run(fmt.Sprint(partitions, group), func(t *testing.T) {
+				t.Parallel()
+				from, to := queuetest.New(t, redistest.Shared(t)), queuetest.New(t, redistest.Shared(t))
+				counts := lua.Counts{partitions}
+				queuetest.PublishCount(t, to.Client, to.Prefix, to.Queue, partitions)
+				id := queuetest.IDOf(counts, partitions-1)
+				if group != "" {
+					from.Groups(group)
+				}
+				from.Enqueue(lua.Item{ID: id, When: lua.After(0), Payload: []byte("p"), Dedup: lua.Refuse,
+					Meta: lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldOverlap, Value: "skip"})})
+				from.DrainAll()
+				_, records := facts(t, from)
+				redistest.Want(t, "records", len(records), 1)
+				is := func(when string, want bool) {
+					t.Helper()
+					left, done, err := lua.FindUnfinished(t.Context(), to.Client, to.Keys, &lua.Unfinished{}, 100, []string{id})
+					if left != want || !done || err != nil {
+						t.Errorf("%s: left is %v, want %v; %v %v", when, left, want, done, err)
+					}
+				}
+				is("before the import", false)
+				again := func(when string) {
+					t.Helper()
+					taken, known := into(t, to, records, from.Queue)
+					redistest.Want(t, "taken and known "+when, fmt.Sprint(taken, known), "0 1")
+				}
+				taken, _ := into(t, to, records, from.Queue)
+				redistest.Want(t, "taken", taken, 1)
+				is("in the schedule", true)
+				again("while it waits")
+				_, exported := facts(t, to)
+				taken, known := into(t, to, exported, to.Queue)
+				redistest.Want(t, "taken and known of its own export", fmt.Sprint(taken, known), "0 1")
+				to.DrainAll()
+				is("ready", true)
+				again("when it is ready")
+				to.Groups("g")
+				to.Xack("g", to.Take("g", "c", 10)...)
+				is("done", false)
+			})
+		}
+	}
+}
+
+// An import of an earlier release has called the record by its entry: it is known.
+func TestAnOccurrenceThatAnEarlierReleaseImportedIsNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	r := queuetest.New(t, redistest.Shared(t))
+	record := Record{Kind: RecordReady, ID: "r@5", For: "g", Entry: "17-0", Extra: map[string]string{lua.FieldOverlap: "skip"}}
+	before, meta := record.member()
+	r.Enqueue(lua.Item{ID: before, When: lua.After(time.Hour), Meta: meta, Dedup: lua.Refuse})
+	second := record
+	second.Entry = "18-0" // of the same message, for the same group
+	taken, known := into(t, r, []Record{record, second}, "elsewhere")
+	redistest.Want(t, "taken and known", fmt.Sprint(taken, known), "1 1")
+	taken, known = into(t, r, []Record{record, second}, "elsewhere")
+	redistest.Want(t, "again", fmt.Sprint(taken, known), "0 2")
 }
