@@ -10,6 +10,9 @@ var openAPI []byte
 
 // document answers with the OpenAPI document, which needs no token.
 func document(c *call) (int, any, error) {
+	if !c.answering(c.w, "") {
+		return 0, nil, errAnswers()
+	}
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.Header().Set("Cache-Control", "public, max-age=300")
 	c.w.WriteHeader(http.StatusOK)

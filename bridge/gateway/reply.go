@@ -71,17 +71,19 @@ func (w *reply) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// largeAnswer is from how many bytes on an answer counts for its token while it is written: what is smaller finds room elsewhere.
+// largeAnswer is from how many bytes on an answer over HTTP/1 counts for its token while it is written: a smaller one fits into
+// the buffers of the connection. Over HTTP/2 every answer counts, because its caller decides how much of it is taken.
 const largeAnswer = 64 << 10
 
 // aside gives the place of this request to others while its caller takes so many bytes.
 func (w *reply) aside(size int) (back func()) {
+	counts := size >= largeAnswer || w.r.ProtoMajor > 1
 	w.g.busy.Add(-1)
-	if size >= largeAnswer {
+	if counts {
 		w.g.answers.begin(w.token)
 	}
 	return func() {
-		if size >= largeAnswer {
+		if counts {
 			w.g.answers.end(w.token)
 		}
 		w.g.busy.Add(1)

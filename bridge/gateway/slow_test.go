@@ -230,6 +230,47 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
+// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by nothing: a token
+// of one queue had 7,000 of them written at the same time.
+func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	r := newRig(t, func(c *Config) { c.MaxRequests = 4 * most })
+	const message, page = "/v1/queues/other/messages/one", "/v1/openapi.json"
+	r.do("POST", "/v1/queues/other/messages?id=one&in_ms=3600000", strings.Repeat("x", 60_000)).want(http.StatusCreated)
+	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other"}})
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 16 << 10}}
+	defer transport.CloseIdleConnections()
+	leave := func(path, token string) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = answer.Body.Close() })
+	}
+	for name, one := range map[string]struct{ path, token string }{"weak": {message, weak}, "": {page, ""}} {
+		for range most {
+			leave(one.path, one.token)
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return r.g.answers.full(name), "answers that nobody reads count for nobody"
+		})
+	}
+	r.do("GET", message, "", "Authorization: Bearer "+weak).refused(http.StatusServiceUnavailable, typeBusy)
+	r.do("GET", page, "", "Authorization:").refused(http.StatusServiceUnavailable, typeBusy)
+	r.do("GET", message, "").want(http.StatusOK)
+}
+
 // A body that never came behind a request for a large answer, as for the document, which needs no token, held a place for half a
 // minute: before the answer it was read.
 func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
