@@ -420,8 +420,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "who does not take an answer keeps a place", file: "bridge/gateway/reply.go",
-		old:  "\tw.g.busy.Add(-1)\n\tif size",
-		new:  "\tdefer w.g.busy.Add(1)\n\tw.g.busy.Add(-1)\n\tif size",
+		old:  "\tw.g.busy.Add(-1)\n\tif counts",
+		new:  "\tdefer w.g.busy.Add(1)\n\tw.g.busy.Add(-1)\n\tif counts",
 		test: []string{"-run", "TestAnswersThatNobodyReadsHoldNobodyElseUp", "./bridge/gateway"},
 	},
 	{
