@@ -230,8 +230,8 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by nothing: a token
-// of one queue had 7,000 of them written at the same time.
+// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by nothing:
+// a token of one queue had 7,000 of them written at the same time.
 func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 4
