@@ -15,6 +15,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
@@ -58,7 +59,11 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // which is what cobra says, too
-			err = usage.Errorf("%s", plainFlagError(middleCut(err.Error())))
+			text := middleCut(err.Error())
+			if word, above := unknownCommand(root, args); word != "" {
+				text = fmt.Sprintf("unknown command %q for %q", human.OneLine(word, 100), above.CommandPath())
+			}
+			err = usage.Errorf("%s", plainFlagError(text))
 		}
 	}
 	if lost != nil && !errors.Is(err, lost) {

@@ -163,7 +163,8 @@ func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call b
 	case len(o.filter.IDs) > 0 && result.Changed+result.Unchanged == 0 && result.Gone > 0:
 		return fmt.Errorf("%w: none of %s", bridge.ErrNotScheduled, human.Counted(result.Gone, "ID"))
 	case len(o.filter.IDs) > 0 && result.Gone > 0 || result.Refused > 0:
-		return fmt.Errorf("%w: not %s: %s", errPartly, what, human.Counted(result.Gone+result.Refused, "message"))
+		kind := refusedBeside(result.Changed+result.Unchanged > 0)
+		return fmt.Errorf("%w: not %s: %s", kind, what, human.Counted(result.Gone+result.Refused, "message"))
 	}
 	return nil
 }

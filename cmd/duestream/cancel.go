@@ -122,7 +122,7 @@ func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, q
 		return fmt.Errorf("cancel %s: %w", queue, admin.ErrNotFound)
 	case unread > 0:
 		return fmt.Errorf("%w: group %s has not read %d of %s yet, and what it has not read is for other groups as well",
-			errPartly, group, unread, human.Counted(len(ids), "message"))
+			refusedBeside(missing+unread < len(ids)), group, unread, human.Counted(len(ids), "message"))
 	case missing > 0:
 		return fmt.Errorf("%w: not found: %d of %s", errPartly, missing, human.Counted(len(ids), "message"))
 	}

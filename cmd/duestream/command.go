@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
 // This file holds what all commands do alike. A command's usage names its arguments, like <queue> [<letter>...]: how many there
@@ -53,17 +56,23 @@ func (u usageArgs) kind(i int) string {
 
 // number refuses too few or too many arguments.
 func (u usageArgs) number() cobra.PositionalArgs {
-	switch most := len(u.kinds); {
-	case most == 0:
-		return cobra.NoArgs
-	case u.repeated:
-		return cobra.MinimumNArgs(u.least)
-	case u.least == most:
-		return cobra.ExactArgs(most)
-	case u.least == 0:
-		return cobra.MaximumNArgs(most)
-	default:
-		return cobra.RangeArgs(u.least, most)
+	if u.repeated {
+		return numberOfArgs(u.least, math.MaxInt)
+	}
+	return numberOfArgs(u.least, len(u.kinds))
+}
+
+// numberOfArgs is [cobra.RangeArgs] in the words of the command's usage.
+func numberOfArgs(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && len(args) <= most {
+			return nil
+		}
+		_, takes, any := strings.Cut(cmd.Use, " ")
+		if !any {
+			takes = "no arguments"
+		}
+		return fmt.Errorf("%s takes %s, and was given %s", cmd.CommandPath(), takes, human.Counted(len(args), "argument"))
 	}
 }
 

@@ -124,12 +124,12 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	case result.Gone > 0:
 		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", admin.ErrNotFound, l.Letter)
 	case result.NoPayload > 0:
-		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errPartly)
+		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", errNothing)
 	case result.Unreadable > 0:
 		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header",
-			errPartly)
+			errNothing)
 	case result.GroupGone > 0:
-		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errPartly, groupList(result.GoneGroups))
+		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errNothing, groupList(result.GoneGroups))
 	}
 	value := struct {
 		Letter  string            `json:"letter"`

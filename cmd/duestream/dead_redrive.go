@@ -130,7 +130,7 @@ func (a *app) redrive(ctx context.Context, op *admin.Admin, queue string, names 
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
 	case result.Left() > 0 || len(names) > 0 && left > 0:
-		return fmt.Errorf("%w: not redriven: %s", errPartly, human.Counted(left, "letter"))
+		return fmt.Errorf("%w: not redriven: %s", refusedBeside(result.Scheduled > 0), human.Counted(left, "letter"))
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func (a *app) devBanner(ctx context.Context, s *tryout.Server, r *bridge.Redis) 
 	case s.Kept:
 		keeps = "kept in " + s.Data
 	case s.Data != "":
-		keeps = "in " + s.Data + ", deleted at the end (keep it with --data DIR)"
+		keeps = "in " + s.Data + "\n          deleted at the end; --data DIR keeps it"
 	}
 	fmt.Fprintf(a.out, "duestream dev\n  server  %s\n  url     %s\n  data    %s\n\n", name, s.URL(), keeps)
 

@@ -121,11 +121,11 @@ func (d *demo) outcome(worker string, m *bridge.Message, err error) error {
 		d.line(worker, m, "ok")
 	case m.Attempt >= most:
 		d.count(&d.dead)
-		d.line(worker, m, "failed: "+err.Error()+", dead letter")
+		d.line(worker, m, "dead letter")
 	default:
 		d.count(&d.retried)
 		delay := devPolicy.Delay(m.Attempt).Round(time.Millisecond) // drawn here, so that it can be printed
-		d.line(worker, m, "failed: "+err.Error()+", retry in "+delay.String())
+		d.line(worker, m, "retry in "+delay.String())
 		err = bridge.RetryAfter(delay, err)
 	}
 	return err
@@ -137,7 +137,7 @@ func (d *demo) line(worker string, m *bridge.Message, outcome string) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fmt.Fprintf(d.out, "%s  %-16s  attempt %d  %4s late  %s  %s\n", time.Now().Format("15:04:05.000"),
+	fmt.Fprintf(d.out, "%s  %-14s  attempt %d  %4s late  %s  %s\n", time.Now().Format("15:04:05.000"),
 		human.OneLine(m.ID, 40), m.Attempt,
 		m.Lateness(), worker, outcome)
 }

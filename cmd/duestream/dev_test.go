@@ -15,7 +15,7 @@ import (
 
 var (
 	devURL  = regexp.MustCompile(`url +redis://(127\.0\.0\.1:[0-9]+)`)
-	devData = regexp.MustCompile(`data +in (/[^,]+),`)
+	devData = regexp.MustCompile(`data +in (/\S+)`)
 )
 
 // children says whether dev can start a server as a child process here.

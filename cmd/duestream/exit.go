@@ -36,7 +36,8 @@ Exit codes:
   3    not found, or not scheduled any more
   4    refused: a message with this ID is scheduled, or inside its dedup window
   5    Redis is unavailable; what was asked may have been done (safe to repeat with the same ID)
-  6    partly done: some lines, IDs or dead letters were refused, the rest is done
+  6    partly done: some lines, IDs or dead letters were refused, the rest is done; or nothing
+       done: all of them were refused
   7    Redis is full: the message was not taken
   8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
   9    doctor: something is wrong
@@ -45,6 +46,22 @@ Exit codes:
 
 // errPartly: some items were refused, and each refusal was reported; the others are done.
 var errPartly = errors.New("partly done")
+
+// errNothing is errPartly where all items were refused.
+var errNothing error = nothingDone{}
+
+type nothingDone struct{}
+
+func (nothingDone) Error() string        { return "nothing done" }
+func (nothingDone) Is(target error) bool { return target == errPartly }
+
+// refusedBeside is the error of a command some of whose items were refused; done says whether others were not.
+func refusedBeside(done bool) error {
+	if done {
+		return errPartly
+	}
+	return errNothing
+}
 
 // Of the messages that were to be cancelled none waits, or only some do.
 var (

@@ -3,7 +3,10 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
 )
 
 // flagTexts are the errors of the flag libraries that a user would have to know Go to read, and what is said instead.
@@ -38,6 +41,41 @@ var flagTexts = []struct {
 			return fmt.Sprintf("%s %s: must be %s", parts[2], parts[1], must)
 		},
 	},
+	{
+		regexp.MustCompile(`(?s)^invalid argument (".*") for "(?:-\w, )?(--[\w-]+)" flag: (must .*)$`),
+		func(parts []string) string { return parts[2] + " " + parts[1] + ": " + parts[3] },
+	},
+	{
+		regexp.MustCompile(`(?s)^invalid argument ".*" for "(?:-\w, )?(--[\w-]+)" flag: (.*)$`),
+		func(parts []string) string { return parts[1] + ": " + parts[2] }, // the reason has the value
+	},
+}
+
+// unknownCommand returns what stands where a command below another one should, when there is none of that name. Cobra speaks
+// of the first flag behind it that the command above does not know.
+func unknownCommand(root *cobra.Command, args []string) (word string, above *cobra.Command) {
+	above, rest, err := root.Find(args)
+	if err != nil || !above.HasAvailableSubCommands() {
+		return "", nil
+	}
+	for len(rest) > 0 {
+		word, rest = rest[0], rest[1:]
+		if !strings.HasPrefix(word, "-") {
+			if slices.ContainsFunc(above.Commands(), func(c *cobra.Command) bool { return c.Name() == word }) {
+				return "", nil
+			}
+			return word, above
+		}
+		name, _, valued := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+		flag := above.Flag(name)
+		if flag == nil {
+			return "", nil
+		}
+		if !valued && flag.NoOptDefVal == "" && len(rest) > 0 {
+			rest = rest[1:]
+		}
+	}
+	return "", nil
 }
 
 // listFlags turns "file id" into "--file and --id".

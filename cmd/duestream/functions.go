@@ -96,6 +96,9 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 			a.note("duestream: %s", l.Err.Error())
 		}
 	}
+	if failed == len(rows) {
+		return fmt.Errorf("%w: failed on %s; repeat the command", errNothing, human.Counted(failed, "server"))
+	}
 	return fmt.Errorf("%w: failed on %d of %s, done on the others; repeat the command", errPartly, failed,
 		human.Counted(len(rows), "server"))
 }

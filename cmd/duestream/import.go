@@ -254,7 +254,7 @@ func (f *importRun) verdict() error {
 		wrong = append(wrong, human.Thousands(f.last.LeftOut)+" damaged entries were left out of the export")
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("%w: %s", errPartly, strings.Join(wrong, "; "))
+		return fmt.Errorf("%w: %s", refusedBeside(f.taken > 0), strings.Join(wrong, "; "))
 	}
 	return nil
 }

@@ -137,7 +137,8 @@ func (a *app) move(ctx context.Context, cfg migrate.Config) error {
 		a.note("stopped: run it again, and it goes on (what was moved is not moved twice)")
 		return failed
 	case t.Refused > 0:
-		return fmt.Errorf("%w: %s refused, see above; they stay in lmstfy", errPartly, human.Counted(int(t.Refused), "job"))
+		kind := refusedBeside(t.Moved+t.Known > 0)
+		return fmt.Errorf("%w: %s refused, see above; they stay in lmstfy", kind, human.Counted(int(t.Refused), "job"))
 	}
 	return nil
 }

@@ -60,8 +60,10 @@ value takes a setting back, so that the next level counts again.
 	a.oldBridgesFlag(cmd)
 	var update admin.PolicyUpdate
 	return a.configures(cmd, func(args []string) (err error) {
-		update, err = parsePolicy(args[1:])
-		return errors.Join(err, update.Check(group))
+		if update, err = parsePolicy(args[1:]); err != nil {
+			return err
+		}
+		return update.Check(group)
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		if err := checkGroupThere(ctx, op, cmd, args[0], group); err != nil {
 			return err

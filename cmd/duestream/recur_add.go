@@ -32,7 +32,7 @@ Occurrences that no bridge planned in time are missed: the last one is made up f
 		Example: `  duestream recur add reports nightly --cron @daily --zone Europe/Paris '{"to":"all"}'
   duestream recur add probes ping --every 90s --overlap skip
   duestream recur add sales tick --every 1m --start 2027-01-02T09:00:00+01:00 --count 60`,
-		Args: cobra.RangeArgs(2, 3),
+		Args: numberOfArgs(2, 3),
 	}
 	a.oldBridgesFlag(cmd)
 	f := cmd.Flags()

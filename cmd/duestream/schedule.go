@@ -78,7 +78,7 @@ stops and says from which line to go on (--from-line).`,
 		Example: `  duestream schedule emails --in 15m --id order-42 --header trace=abc 'hello'
   duestream schedule reports --at 2026-01-02T09:00:00+01:00 - < report.pdf
   duestream schedule emails --file messages.ndjson --header source=import --duplicates`,
-		Args: cobra.RangeArgs(1, 2),
+		Args: numberOfArgs(1, 2),
 	}
 	a.jsonFlag(cmd)
 	a.durabilityFlag(cmd)

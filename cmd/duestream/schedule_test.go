@@ -118,7 +118,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`replace later: needs --id, and no --dedup`, []string{"schedule", "q", "x", "--id", "a", "--replace", "later", "--dedup", "1h"}},
 		{`replace "now": must be always, later or earlier`, []string{"schedule", "q", "x", "--id", "a", "--replace", "now"}},
 		{`dedup 1h: needs --id`, []string{"schedule", "q", "x", "--dedup", "1h"}},
-		{`between 1 and 2 arg(s)`, []string{"schedule"}},
+		{`duestream schedule takes <queue> [payload | -], and was given 0 arguments`, []string{"schedule"}},
 		{`--file and --id exclude each other`, []string{"schedule", "q", "--file", "-", "--id", "a"}},
 		{`cannot be given together`, []string{"schedule", "q", "x", "--file", "-"}},
 		{`no such file`, []string{"schedule", "q", "--file", "/nowhere"}},
@@ -161,7 +161,7 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`partitions "257": must be between 1 and 256`, []string{"queue", "partitions", "q", "257"}},
 		{`partitions "many": must be a whole number`, []string{"queue", "partitions", "q", "many"}},
 		{`queue "q/1": must be`, []string{"queue", "partitions", "q/1"}},
-		{`between 1 and 2 arg(s)`, []string{"queue", "partitions"}},
+		{`takes <queue> [<n>], and was given 0 arguments`, []string{"queue", "partitions"}},
 		{`letter "0/1-1": must be <milliseconds>-<sequence>, or <partition>/`, []string{"dead", "show", "q", "0/1-1"}},
 		{`the command must stand behind --`, []string{"work", "q", "--group", "g", "cat"}},
 		{`there is no command behind --`, []string{"work", "q", "--group", "g", "--"}},
@@ -172,8 +172,8 @@ func TestWrongInputIsNamedAndDoesNotTouchRedis(t *testing.T) {
 		{`concurrency 0: must be at least 1`, []string{"work", "q", "--group", "g", "-n", "0", "--", "cat"}},
 		{`concurrency -1: must be at least 1`, []string{"work", "q", "--group", "g", "-n", "-1", "--", "cat"}},
 		{`from-line 0: must be at least 1`, []string{"schedule", "q", "--file", "-", "--from-line", "0"}},
-		{`accepts between 1 and 2 arg(s)`, []string{"schedule", "q", "hello", "world"}},
-		{`"--timeout" flag: must not be negative`, []string{"work", "q", "--group", "g", "--timeout", "-1s", "--", "cat"}},
+		{`takes <queue> [payload | -], and was given 3 arguments`, []string{"schedule", "q", "hello", "world"}},
+		{`--timeout "-1s": must not be negative`, []string{"work", "q", "--group", "g", "--timeout", "-1s", "--", "cat"}},
 		{`dev starts a server of its own`, []string{"dev"}},
 	} {
 		c.fails(exitInvalid, []string{"duestream: ", test.says}, test.args...)

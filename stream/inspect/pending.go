@@ -98,9 +98,17 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
+		return nil, pendingFailed(queue, group, err)
 	}
 	return all, nil
+}
+
+// pendingFailed says whose entries were not read. The server's words for a group that is not there are left out.
+func pendingFailed(queue, group string, err error) error {
+	if errors.Is(err, lua.ErrNoGroup) {
+		return fmt.Errorf("group %s of queue %s: %w", group, queue, lua.ErrNoGroup)
+	}
+	return fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 }
 
 // PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds.
@@ -120,7 +128,7 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 		return pending.Consumers, lua.Classify("XPENDING "+keys.Stream, err)
 	})
 	if err != nil {
-		return 0, fmt.Errorf("pending of %s/%s: %w", queue, group, err)
+		return 0, pendingFailed(queue, group, err)
 	}
 	total := int64(0)
 	for _, counts := range lists {

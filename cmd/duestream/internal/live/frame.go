@@ -150,13 +150,14 @@ func (s *State) head(width int) []line {
 			human.Short(max(0, s.Now.Sub(s.since)).Truncate(time.Second)), s.reason)
 		lines = append(lines, line{{term.Bad, human.OneLine(text, 400)}})
 	} else if len(s.advice) > 0 {
-		lines = append(lines, adviceLine(s.advice))
+		lines = append(lines, adviceLines(s.advice, width)...)
 	}
 	return lines
 }
 
-// adviceLine says the worst of what is wrong. How much more there is comes first: the end may be cut.
-func adviceLine(advice []doctor.Finding) line {
+// adviceLines say the worst of what is wrong, and what to do next: in a line of its own where both do not fit. How much more
+// there is comes first: the end of a line may be cut.
+func adviceLines(advice []doctor.Finding, width int) []line {
 	worst, text := advice[0], "! "
 	if more := len(advice) - 1; more > 0 {
 		text = fmt.Sprintf("! (+%d: duestream doctor) ", more)
@@ -165,7 +166,13 @@ func adviceLine(advice []doctor.Finding) line {
 	if worst.Severity == doctor.Error {
 		look = term.Bad
 	}
-	return line{{look, text + human.OneLine(worst.Line(), 400)}}
+	text += human.OneLine(worst.Line(), 400)
+	const next = " Next: "
+	at := strings.LastIndex(text, next)
+	if width <= 0 || utf8.RuneCountInString(text) <= width || at < 0 {
+		return []line{{{look, text}}}
+	}
+	return []line{{{look, text[:at]}}, {{look, " " + text[at:]}}}
 }
 
 // withClock puts the clock at the end of a line, which is cut where there is no room for both; width 0 = there is always room.

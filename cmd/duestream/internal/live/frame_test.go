@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
@@ -240,6 +241,25 @@ func TestTopNeverCutsTheClock(t *testing.T) {
 		if clock := state.Now.Format(time.TimeOnly); !strings.HasSuffix(lines[0], "  "+clock) ||
 			utf8.RuneCountInString(lines[0]) != width {
 			t.Errorf("width %d: %q", width, lines[0])
+		}
+	}
+}
+
+// In a window of 80 columns the advice was cut before it said what to do.
+func TestTopShowsWhatToDoNextInEveryWindow(t *testing.T) {
+	t.Parallel()
+	state := busyTop()
+	state.advice = []doctor.Finding{{Severity: doctor.Error, Queue: "emails",
+		Found: "group mailer holds 10 entries, the oldest for 25 s, and no worker reads", Do: "duestream consumers emails"}}
+	for width := 40; width < 200; width++ {
+		lines, _ := state.Frame(width, 24, false)
+		if text := strings.Join(lines, "\n"); !strings.Contains(text, "Next: duestream consumers emails") {
+			t.Errorf("width %d:\n%s", width, text)
+		}
+	}
+	for height := 1; height < 24; height++ {
+		if lines, _ := state.Frame(80, height, false); len(lines) > height {
+			t.Errorf("%d lines in a window of %d", len(lines), height)
 		}
 	}
 }
