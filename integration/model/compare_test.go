@@ -32,7 +32,7 @@ type run struct {
 	keeps    bool              // a history
 	told     string            // the last that was read of it
 	keyOf    map[string]string // of entries, also of those that are gone
-	lostTurn bool              // somebody deleted who is in flight
+	lostTurn bool              // messages of one key may be side by side: somebody deleted who is in flight, or imported them so
 	clients  bool              // who make calls of their own, and forget them a second later
 	memory
 }

@@ -539,6 +539,7 @@ func (w *whole) importElsewhere() {
 		old[0].refuse("delete queue: %v", err)
 	}
 	last := w.last()
+	mixed := w.mixed
 	w.parts, w.counts, w.mixed = nil, lua.Counts{1}, false
 	for range old {
 		w.addPart()
@@ -554,6 +555,9 @@ func (w *whole) importElsewhere() {
 		w.parts[0].ensureGroup(group)
 	}
 	w.growTo(n, false)
+	for _, part := range w.parts {
+		part.lostTurn = mixed // what was in flight side by side may go on so
+	}
 	do(w, fmt.Sprintf("import elsewhere, window %s", window), func(ctx context.Context) (int, error) {
 		return w.importRecords(ctx, records, window)
 	}, func(q *Whole, _ int) int {
