@@ -56,7 +56,7 @@ func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 		step("both")
 		old.stop()
 		step("new")
-		old = s.serve(t, old.cmd.Path)
+		s.serve(t, old.cmd.Path)
 		s.beats(2)
 		now.stop()
 		step("old again")
@@ -84,12 +84,7 @@ func TestGrowthBesideAnOlderBridge(t *testing.T) {
 			}
 		}
 		s.partsEmpty(4)
-		bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = bold.Close() })
-		if _, err := bold.Schedule(t.Context(), s.queue, nil, bridge.Key("k"), bridge.In(time.Hour)); err != nil {
+		if _, err := s.bold().Schedule(t.Context(), s.queue, nil, bridge.Key("k"), bridge.In(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := op.SetPartitions(t.Context(), s.queue, 8, nil); !errors.Is(err, admin.ErrKeyed) {
@@ -149,10 +144,11 @@ func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 		if err := s.schedule1("running"); err != nil {
 			t.Fatal(err)
 		}
+		bold := s.bold()
 		cancelled := func(id string) {
 			t.Helper()
 			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-				r, err := s.client.CancelRunning(t.Context(), s.queue, "", id)
+				r, err := bold.CancelRunning(t.Context(), s.queue, "", id)
 				return err == nil && len(r) == 1 && r[0].Verdict == bridge.VerdictCancelling, fmt.Sprint(r, err)
 			})
 		}
@@ -163,14 +159,18 @@ func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to nobody.
+// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to nobody. So
+// the cancel is refused unless its caller allows that.
 func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
 		s.abandon("g")
-		if r, err := s.client.CancelRunning(t.Context(), s.queue, "", "order-42"); err != nil ||
+		if r, err := s.client.CancelRunning(t.Context(), s.queue, "", "order-42"); !errors.Is(err, bridge.ErrOldBridge) {
+			t.Error(r, err)
+		}
+		if r, err := s.bold().CancelRunning(t.Context(), s.queue, "", "order-42"); err != nil ||
 			r[0].Verdict != bridge.VerdictCancelling {
 			t.Fatal(r, err)
 		}

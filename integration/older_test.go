@@ -92,6 +92,17 @@ func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
 	}
 }
 
+// bold is a client that writes also what an older bridge may not serve.
+func (s *stack) bold() *bridge.Client {
+	s.t.Helper()
+	bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { _ = bold.Close() })
+	return bold
+}
+
 // schedule1 schedules one message.
 func (s *stack) schedule1(id string, options ...bridge.Option) error {
 	_, err := s.client.Schedule(context.Background(), s.queue, nil, append(options, bridge.WithID(id))...)

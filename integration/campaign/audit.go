@@ -200,7 +200,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			complain(columnWrong, group, "dead letter or delivery of a group that is none: %v", c.letters)
 			continue
 		}
-		a.timing(p, c, complain)
+		a.timing(plan.queue, p, c, complain)
 		a.Dead[group] += len(c.letters)
 		for _, l := range c.letters {
 			if l.Reason == lua.ReasonHandlerTimeout {
@@ -293,15 +293,15 @@ func (a *auditor) wentWithMaster(c *chain) bool {
 
 // timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this
 // machine: the server's at which the entry was added, and the worker's at which the handler started.
-func (a *auditor) timing(p promise, c *chain, complain func(column, group, format string, args ...any)) {
+func (a *auditor) timing(queue string, p promise, c *chain, complain func(column, group, format string, args ...any)) {
 	for _, d := range c.entries {
 		if d.meant != "" && d.meant != c.group {
 			complain(columnForeign, c.group, "entry %s is for group %s", d.entry, d.meant)
 		}
 		for _, s := range d.starts {
 			due := s.due
-			// else the receipt may be that of a later call, and the entry that of one undone
-			if !a.explainer.undone(s.at, p.due*1000) {
+			// else the receipt may be that of a later call, and the entry that of one undone, or deleted by an operator
+			if !a.explainer.undone(s.at, p.due*1000) && !a.deleted(queue, s.at, p.due*1000) {
 				due = max(due, p.due)
 			}
 			if s.at < due*1000 || d.added() < due*1000 {
@@ -313,6 +313,13 @@ func (a *auditor) timing(p promise, c *chain, complain func(column, group, forma
 			}
 		}
 	}
+}
+
+// deleted: an operator deleted something from the queue between two moments, in µs.
+func (a *auditor) deleted(queue string, from, until int64) bool {
+	return slices.ContainsFunc(a.commands, func(f Fault) bool {
+		return f.Queue == queue && f.Until.UnixMicro() >= from && f.From.UnixMicro() <= until
+	})
 }
 
 // count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a

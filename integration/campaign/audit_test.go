@@ -298,6 +298,12 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 		{name: "lost by the operator's own command", id: sideID, script: taken + doneA, operator: 1,
 			faults: []Fault{{Kind: faultDeleteStream, Queue: queueSide, From: time.UnixMilli(epoch + 4),
 				Until: time.UnixMilli(epoch + 9)}}},
+		{name: "begun, deleted by an operator while its producer tries again, and taken then", id: sideID, again: 1,
+			script: "0 P try 0\n 50 A1 s #50 1 - @50\n 51 A1 e #50 ok\n 52 A1 x #50 lost\n 95 P taken @90\n" +
+				"96 A2 s #90 1 - @90\n 97 A2 e #90 ok\n 98 A2 x #90 acknowledged\n" +
+				"96 B1 s #90 1 - @90\n 97 B1 e #90 ok\n 98 B1 x #90 acknowledged",
+			faults: []Fault{{Kind: faultDeleteQueue, Queue: queueSide, From: time.UnixMilli(epoch + 45),
+				Until: time.UnixMilli(epoch + 60)}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -56,7 +56,7 @@ func TestWhatIsNoTokenIsRefused(t *testing.T) {
 		r.refused(s, wrong, ErrRefused)
 	}
 	r.granted(s, secret)
-	r.pass(time.Hour)
+	r.pass(2 * time.Hour)
 	r.refused(s, secret, ErrRefused) // expired, by the clock of the gateway
 }
 
