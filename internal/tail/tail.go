@@ -168,6 +168,9 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 	b, st := loop.NewBackoff(5*time.Second), r.stateOf(keys[0])
 	for ctx.Err() == nil {
 		added, err := r.Read(ctx, keys, block)
+		for _, key := range slices.Sorted(maps.Keys(added)) { // also when the round is over: the next one begins behind them
+			r.cfg.Added(key, added[key])
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -178,9 +181,6 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 			pause = b.NextBackOff()
 		} else {
 			b.Reset()
-		}
-		for _, key := range slices.Sorted(maps.Keys(added)) {
-			r.cfg.Added(key, added[key])
 		}
 		loop.SleepUntil(ctx, pause, nil)
 	}

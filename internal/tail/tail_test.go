@@ -1,6 +1,7 @@
 package tail
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,8 +10,11 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
+
+func TestMain(m *testing.M) { redistest.Main(m) }
 
 type clientOf struct {
 	rueidis.Client
@@ -75,5 +79,54 @@ func TestAdvanceNeverGoesBack(t *testing.T) {
 	}
 	if got := r.Seen()["k"]; got != "5-2" {
 		t.Errorf("%q", got)
+	}
+}
+
+// interrupted is a client whose first read comes back when its reader has other streams to read already.
+type interrupted struct {
+	rueidis.Client
+	first  chan struct{} // has room for one
+	change func()
+}
+
+func (c interrupted) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	result := c.Client.Do(ctx, command)
+	select {
+	case c.first <- struct{}{}:
+		c.change()
+		<-ctx.Done()
+	default:
+	}
+	return result
+}
+
+// An entry that came when the streams to read changed was seen, and told to nobody: whoever waited for it waited until the
+// next entry, or until a look ten seconds later.
+func TestAnEntryThatComesWhenTheStreamsChangeIsTold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	key, other := s.Prefix(t)+":a", s.Prefix(t)+":b"
+	client := s.Client(t)
+	told := make(chan string, 10)
+	var log queuetest.LogBook
+	var r *Reader
+	change := func() { r.Watch(map[string]string{key: "", other: ""}) }
+	r = New(Config{Client: interrupted{client, make(chan struct{}, 1), change}, Block: time.Second, Count: 10,
+		Log: log.Logger(), Activity: "wait", Added: func(key, last string) { told <- key + " " + last },
+		Broken: func(error) {}})
+	id, err := client.Do(t.Context(), client.B().Xadd().Key(key).Id("*").FieldValue().FieldValue("f", "v").Build()).ToString()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Watch(map[string]string{key: ""})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { r.Run(ctx); close(ended) }()
+	defer func() { stop(); <-ended }()
+	select {
+	case got := <-told:
+		redistest.Want(t, "told", got, key+" "+id)
+	case <-time.After(20 * time.Second):
+		t.Fatal("the entry is told to nobody")
 	}
 }
