@@ -184,6 +184,11 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	for _, c := range chains {
 		c.apart = plan.kind == kindCrash
 	}
+	if p.tries > 1 && p.unsure {
+		for _, c := range chains {
+			p.again = p.again || c.takenBehind(dedupWindow)
+		}
+	}
 	// a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
 	if p.cancelled > 0 {
 		for _, c := range chains {

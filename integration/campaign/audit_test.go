@@ -183,6 +183,13 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 		{"taken again behind its window", "p-1-mw", taken + doneA + doneB + "20000 P try 0\n 20001 P taken @20000\n" +
 			"20002 A1 s #20001 1 - @20000\n 20003 A1 e #20001 ok\n 20004 A1 x #20001 acknowledged\n" +
 			"20002 B1 s #20001 1 - @20000\n 20003 B1 e #20001 ok\n 20004 B1 x #20001 acknowledged\n", nil, State{}, ""},
+		{"perhaps taken again behind its window", "p-1-mw", taken + doneA + doneB + "5 P try 0\n 9 P maybe\n" +
+			"20002 A1 s #20001 1 - @20000\n 20003 A1 e #20001 ok\n 20004 A1 x #20001 acknowledged\n" +
+			"20002 B1 s #20001 1 - @20000\n 20003 B1 e #20001 ok\n 20004 B1 x #20001 acknowledged\n", nil, State{}, ""},
+		{"perhaps taken again inside its window", "p-1-mw", taken + doneA + doneB + "5 P try 0\n 9 P maybe\n" +
+			"9002 A1 s #9001 1 - @9000\n 9003 A1 e #9001 ok\n 9004 A1 x #9001 acknowledged\n" +
+			"9002 B1 s #9001 1 - @9000\n 9003 B1 e #9001 ok\n 9004 B1 x #9001 acknowledged\n", nil, State{},
+			"owners owners duplicates duplicates"},
 		{"taken twice", "p-1-mw", taken + "5 P try 0\n 6 P taken @5\n" + doneA + doneB, nil, State{}, "twice"},
 		{"refused and delivered", okID, "0 P try 0\n 1 P refused full\n" + doneA + doneB, nil, State{}, "wrong wrong"},
 		{"never sent by anybody", okID, doneA, nil, State{}, "wrong"},

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
@@ -125,6 +126,21 @@ func (d *delivery) failed() bool {
 
 // added is when the entry was added to the stream, in Unix µs, by the server's clock.
 func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
+
+// takenBehind: the message became ready for all groups a second time, when a window that began with the first time was over.
+func (c *chain) takenBehind(window time.Duration) bool {
+	first := int64(0)
+	for _, d := range c.entries {
+		switch {
+		case d.attempt != 1 || d.meant != "":
+		case first == 0:
+			first = d.added()
+		case d.added()-first >= window.Microseconds():
+			return true
+		}
+	}
+	return false
+}
 
 // owners finds more than one way out of the pending list for one entry, by the ledgers alone:
 //

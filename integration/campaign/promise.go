@@ -21,6 +21,8 @@ type promise struct {
 	again                        bool  // it was taken a second time, when its dedup window was over
 	accepted                     int64 // ms by the server's clock
 	overHTTP                     bool  // a gateway took it, or was to
+	tries                        int
+	unsure                       bool // of a try nobody knows whether, and when, it was carried out
 }
 
 func promiseOf(records []record) promise {
@@ -29,6 +31,7 @@ func promiseOf(records []record) promise {
 	for _, r := range records {
 		switch r.verb {
 		case verbTry:
+			p.tries++
 			if !p.tried {
 				p.tried, p.first = true, r.at
 			}
@@ -49,7 +52,7 @@ func promiseOf(records []record) promise {
 		case verbDup:
 			p.maybe = p.maybe || !p.taken // its own earlier try, whose reply was lost
 		case verbMaybe:
-			p.maybe = true
+			p.maybe, p.unsure = true, true
 			if !p.taken {
 				p.heard, p.overHTTP = r.at, r.by.role == roleHTTPProducer
 			}
