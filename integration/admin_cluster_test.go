@@ -18,7 +18,7 @@ import (
 
 // offline are the methods of admin.Admin, and of the handles it returns, that do not ask Redis.
 var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Bulk", "Admin.DeadLetters", "Admin.Export",
-	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.GroupsMade"}
+	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.AllowOldBridges", "Import.GroupsMade"}
 
 // ability is one thing that an operator can do. It fails if it has another effect than on a single server.
 type ability struct {
