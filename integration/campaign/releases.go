@@ -342,10 +342,11 @@ func (r *releases) count(records []record) {
 	}
 }
 
-// unused names what did not occur.
+// unused names what did not occur. Refusals because of an old bridge are not among it: in a short run no message with a key may
+// meet one. The mover sees to it that two other writes are refused each time.
 func (r *releases) unused() (text string) {
 	for what, n := range map[string]int{"accepted from a producer of the release before": r.accepted,
-		"delivered to a worker of the release before": r.deliveries, "refused because of an old bridge": r.refused} {
+		"delivered to a worker of the release before": r.deliveries} {
 		if n == 0 {
 			text += ", none " + what
 		}
