@@ -124,7 +124,8 @@ func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
 	})
 }
 
-// Where no bridge forgets leases, because it is of an older release and knows none, later ones do so: each left one for ever.
+// Where no bridge forgets leases, because it is of an older release and knows none, later ones do so: each left one for
+// ever.
 func TestLeasesThatNoBridgeForgetsGoWithLaterOnes(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -149,7 +150,8 @@ func TestLeasesThatNoBridgeForgetsGoWithLaterOnes(t *testing.T) {
 	})
 }
 
-// A queue that holds nothing but leases of what is settled is looked after once more: they stayed until somebody used the queue.
+// A queue that holds nothing but leases of what is settled is looked after once more: they stayed until somebody used
+// the queue.
 func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

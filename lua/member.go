@@ -24,8 +24,8 @@ const (
 	MemberImported // of an entry that was ready, or pending, where it was exported
 )
 
-// OfOverlap stands for the entry ID in the names of a retry, and of an imported entry, of a message with FieldOverlap: who asks
-// whether anything is left of the message knows these names.
+// OfOverlap stands for the entry ID in the names of a retry, and of an imported entry, of a message with FieldOverlap:
+// who asks whether anything is left of the message knows these names.
 const OfOverlap = "0-0"
 
 // Member is the name of a scheduled message, taken apart.

@@ -70,9 +70,9 @@ local function end_without_body(entry, holders)
   count[verdict] = count[verdict] + 1
 end
 
--- Takes back an entry, if it is idle for least ms.
-local function claim(entry, holders, least, within)
-  local claimed = redis.call('XCLAIM', k.stream, group, consumer, least, entry)[1]
+-- Takes back an entry that is idle for long enough. It claims from 0 ms on: a clock that steps back must not make a body look lost.
+local function claim(entry, holders, within)
+  local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
   if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
 end
 
@@ -80,7 +80,7 @@ end
 local function end_lease(entry, within)
   local holders = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   if k.story then k.story.holders = holders end
-  claim(entry, holders, 0, digits(within))
+  claim(entry, holders, digits(within))
 end
 
 -- Looks at the leases that are over, oldest first. Returns whether more are.
@@ -120,7 +120,7 @@ end
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
     if holders[i][3] >= tonumber(idle) then
-      claim(holders[i][1], holders, idle, min_idle)
+      claim(holders[i][1], holders, min_idle)
       return holders[i + 1] and holders[i + 1][1] or '0-0'
     end
   end

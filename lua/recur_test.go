@@ -273,8 +273,8 @@ func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 	})
 }
 
-// What an import has written waits in the schedule under a name that follows from ID and group, or from the ID where the stream
-// had no group.
+// What an import has written waits in the schedule under a name that follows from ID and group, or from the ID where
+// the stream had no group.
 func TestAnImportedMessageIsUnfinishedWhileItWaits(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")

@@ -216,8 +216,8 @@ func TestCancelledOccurrenceIsFinished(t *testing.T) {
 	})
 }
 
-// A worker that goes on with a cancelled message keeps it, and its key, until it lets go, or has given no sign of life for the
-// visibility timeout. XAUTOCLAIM drops an entry without a body however short it is idle.
+// A worker that goes on with a cancelled message keeps it, and its key, until it lets go, or has given no sign of life
+// for the visibility timeout. XAUTOCLAIM drops an entry without a body however short it is idle.
 func TestACancelledHolderIsNotTakenForADeadOne(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("holds", "unread")
