@@ -31,8 +31,8 @@ type ClientConfig struct {
 	Durability Durability
 
 	// AllowOldBridges has messages with a key taken while a bridge is alive that may not serve them: one of an earlier release,
-	// which says no protocol level. Without it they are refused with ErrOldBridge, as are recurrences and CancelRunning. Looking
-	// costs one small read every 5s.
+	// which says no protocol level. Without it they are refused with ErrOldBridge, as are recurrences and CancelRunning.
+	// Looking costs one small read every 5s.
 	AllowOldBridges bool
 
 	Name     string       // of this client, in the histories of queues that keep one; default: part, host and process

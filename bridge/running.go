@@ -19,8 +19,8 @@ const (
 	VerdictCancelling = producer.Cancelling
 	// VerdictNotFound: nothing of it waits, is ready, or is held.
 	VerdictNotFound = producer.NotFound
-	// VerdictUnread: the message stays, because the given group has not read it yet: it waits for its first delivery, which is
-	// for all groups, or it is ready and another group needs it.
+	// VerdictUnread: the given group has not read the message yet, and the message is not cancelled. Either it is
+	// scheduled for all groups, or it is ready and another group needs it.
 	VerdictUnread = producer.Unread
 )
 
@@ -52,9 +52,9 @@ type Cancellation = producer.Cancellation
 //
 // The answers come in the order of ids. No key says where entries are, so the call looks through the streams and the schedules
 // of all partitions, in steps of a thousand: seconds for a million messages. With an error, the answers say what was done so
-// far, and VerdictNotFound is not definite. Errors as for Cancel; and ErrOldBridge, before anything is changed, while a bridge is
-// alive that makes a dead letter of a cancelled delivery, without ClientConfig.AllowOldBridges. The user needs more than Cancel
-// does: see Users in docs/OPERATIONS.md.
+// far, and VerdictNotFound is not definite. Errors as for Cancel; and ErrOldBridge, before anything is changed, while a
+// bridge is alive that makes a dead letter of a cancelled delivery, without ClientConfig.AllowOldBridges. The user
+// needs more than Cancel does: see Users in docs/OPERATIONS.md.
 func (c *Client) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	return c.producer.CancelRunning(ctx, queue, group, ids...)
 }

@@ -163,9 +163,9 @@ type WorkerConfig struct {
 	// HandlerTimeout is how long a handler may take, where neither its message nor the policy of its queue says so
 	// (handler_timeout_ms): an operator can give a group another limit without a new release of the program. Then its context is
 	// cancelled with ErrHandlerTimeout, and the attempt fails with reason "handler_timeout", unless the handler returns nil all
-	// the same. Default 0: no limit, and a handler that hangs keeps its message, its slot and its key for ever. One that ignores
-	// its context when its delivery is lost or its message is cancelled keeps its slot until it returns, or until the limit and
-	// AbandonAfter are over: set a limit where handlers may hang.
+	// the same. Default 0: no limit, and a handler that hangs keeps its message, its slot and its key for ever. One that
+	// ignores its context when its delivery is lost or its message is cancelled keeps its slot until it returns, or until
+	// the limit and AbandonAfter are over: set a limit where handlers may hang.
 	HandlerTimeout time.Duration
 	// AbandonAfter is how long a handler may ignore its context after that. Then it is abandoned: the delivery is settled as
 	// failed, and the slot goes to another message. The handler's goroutine lives on, and its side effects may overlap with the

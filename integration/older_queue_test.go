@@ -38,7 +38,8 @@ func (s *stack) partsEmpty(partitions int) {
 	s.ledger.Check(s.t, "g")
 }
 
-// A queue with partitions is delivered by an older bridge, by both releases, by this one, and by an older one that takes over.
+// A queue with partitions is delivered by an older bridge, by both releases, by this one, and by an older one that
+// takes over.
 func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
@@ -63,8 +64,8 @@ func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A queue grows beside an older bridge, under load of producers of both releases, and loses nothing. One that holds messages with
-// a key is refused there, too.
+// A queue grows beside an older bridge, under load of producers of both releases, and loses nothing. One that holds
+// messages with a key is refused there, too.
 func TestGrowthBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -96,8 +97,8 @@ func TestGrowthBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Bulk changes reach scheduled messages and retries of a queue that an older bridge looks after. A delivery that is cancelled
-// while it is held ends with its worker.
+// Bulk changes reach scheduled messages and retries of a queue that an older bridge looks after. A delivery that is
+// cancelled while it is held ends with its worker.
 func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		bulk := admin.New(s.redis, s.prefix).Bulk()
@@ -159,8 +160,8 @@ func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to nobody. So
-// the cancel is refused unless its caller allows that.
+// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to
+// nobody. So the cancel is refused unless its caller allows that.
 func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		if err := s.schedule1("order-42", bridge.In(100*time.Millisecond)); err != nil {
@@ -180,8 +181,8 @@ func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A pause holds with an older bridge, whichever release's command ends it. That of workers is not known to commands of releases
-// before it, which leave it.
+// A pause holds with an older bridge, whichever release's command ends it. That of workers is not known to commands of
+// releases before it, which leave it.
 func TestPauseBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -225,8 +226,9 @@ func TestPauseBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Groups come and go beside an older bridge: a new one is owed what becomes ready from then on, and a retry for one that is gone
-// becomes a dead letter. What a newer bridge noted of deliveries harms nothing, and goes when a newer bridge is back.
+// Groups come and go beside an older bridge: a new one is owed what becomes ready from then on, and a retry for one
+// that is gone becomes a dead letter. What a newer bridge noted of deliveries harms nothing, and goes when a newer
+// bridge is back.
 func TestGroupsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		s.groups("h")
@@ -256,8 +258,8 @@ func TestGroupsBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// What a newer bridge noted of deliveries goes when a newer bridge is back, and harms nothing while an older one looks after the
-// queue.
+// What a newer bridge noted of deliveries goes when a newer bridge is back, and harms nothing while an older one looks
+// after the queue.
 func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -290,8 +292,8 @@ func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Deliveries with a lease of their own are settled beside an older bridge, and come back when they are abandoned, after at most a
-// visibility timeout of watched time. A newer bridge that takes over forgets the notes of them.
+// Deliveries with a lease of their own are settled beside an older bridge, and come back when they are abandoned, after
+// at most a visibility timeout of watched time. A newer bridge that takes over forgets the notes of them.
 func TestLeasesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		p := pull.New(pull.Config{Client: s.redis.Client, Blocking: s.redis.Blocking, Prefix: s.prefix})
@@ -335,8 +337,8 @@ func TestLeasesBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Messages are posted to a target beside an older bridge, by processes of both releases where the older one knows targets; either
-// posts to what the other's command has written.
+// Messages are posted to a target beside an older bridge, by processes of both releases where the older one knows
+// targets; either posts to what the other's command has written.
 func TestPushBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		arrived := make(chan string, 1000)
@@ -397,8 +399,8 @@ func TestPushBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// At maxmemory an older bridge delivers, retries and frees what this release has scheduled before, and this release's bridge goes
-// on with it when it takes over.
+// At maxmemory an older bridge delivers, retries and frees what this release has scheduled before, and this release's
+// bridge goes on with it when it takes over.
 func TestFullServerBesideAnOlderBridge(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{before.Release, before.Keyless} {
@@ -441,8 +443,8 @@ func TestFullServerBesideAnOlderBridge(t *testing.T) {
 	}
 }
 
-// Partitions on all masters of a cluster are delivered by an older bridge, by both releases, by this one, and by an older one
-// again.
+// Partitions on all masters of a cluster are delivered by an older bridge, by both releases, by this one, and by an
+// older one again.
 func TestClusterBesideAnOlderBridge(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)

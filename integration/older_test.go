@@ -23,8 +23,8 @@ var olderReleases = map[string]string{
 	"before": before.Release, "keyless": before.Keyless, "planless": before.Planless,
 }
 
-// besideOlder runs a test for each older release, with a bridge of it that looks after a queue with the group g, while clients
-// and workers are of this release. The visibility timeout is a second.
+// besideOlder runs a test for each older release, with a bridge of it that looks after a queue with the group g, while
+// clients and workers are of this release. The visibility timeout is a second.
 func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
 	t.Helper()
 	t.Parallel()
@@ -150,7 +150,8 @@ func (s *stack) runs(program string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// An ID that is in its dedup window is refused, whichever release opened the window, asks, and looks after the queue meanwhile.
+// An ID that is in its dedup window is refused, whichever release opened the window, asks, and looks after the queue
+// meanwhile.
 func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		all := s.collect("g", nil)
@@ -241,8 +242,8 @@ func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A snoozed message comes back with the same attempt, and its snoozes are counted, beside an older bridge, also when one of its
-// deliveries was abandoned.
+// A snoozed message comes back with the same attempt, and its snoozes are counted, beside an older bridge, also when
+// one of its deliveries was abandoned.
 func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		if err := s.schedule1("order-42", bridge.MaxSnoozes(3), bridge.In(100*time.Millisecond)); err != nil {
@@ -261,7 +262,8 @@ func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// What is due after its expiry is a dead letter also beside an older bridge: for all groups at first, a retry for its own.
+// What is due after its expiry is a dead letter also beside an older bridge: for all groups at first, a retry for its
+// own.
 func TestExpiryBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		op := admin.New(s.redis, s.prefix)

@@ -17,8 +17,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Messages of a queue whose partitions are on three masters are cancelled where they are: held by a worker, ready, scheduled.
-// Each handler hears of it once, the next message of each key is delivered after that, and nothing is tried again or left behind.
+// Messages of a queue whose partitions are on three masters are cancelled where they are: held by a worker, ready,
+// scheduled. Each handler hears of it once, the next message of each key is delivered after that, and nothing is tried
+// again or left behind.
 func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 	t.Parallel()
 	const keys, partitions = 8, 4
@@ -146,9 +147,9 @@ func stubbornHandler(path string) bridge.Handler {
 	}
 }
 
-// The process that holds a message is killed after the message was cancelled, and before it could let go of it. The message ends
-// all the same: no other worker gets it, no dead letter is made, and the next message of its key is delivered. A message beside
-// it that was not cancelled comes again.
+// The process that holds a message is killed after the message was cancelled, and before it could let go of it. The
+// message ends all the same: no other worker gets it, no dead letter is made, and the next message of its key is
+// delivered. A message beside it that was not cancelled comes again.
 func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))

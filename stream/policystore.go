@@ -259,7 +259,8 @@ func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group str
 	return WritePolicyBeside(ctx, c, lua.NewLevels(c, prefix), prefix, queue, group, u)
 }
 
-// WritePolicyBeside does what WritePolicy does, beside the bridges of these levels; with nil beside whatever bridges are alive.
+// WritePolicyBeside does what WritePolicy does, beside the bridges of these levels; with nil beside whatever bridges
+// are alive.
 func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
 	u PolicyUpdate) error {
 	values, err := u.fields(group)

@@ -53,8 +53,8 @@ func (a *Admin) Observed(o bridge.Observer) *Admin {
 	return &observed
 }
 
-// AllowOldBridges returns a handle that writes recurrences, rates, ready limits, and imports messages with a key, although a
-// bridge is alive that may not serve them: without it they are refused with bridge.ErrOldBridge.
+// AllowOldBridges returns a handle that writes recurrences, rates, ready limits, and imports messages with a key,
+// although a bridge is alive that may not serve them: without it they are refused with bridge.ErrOldBridge.
 func (a *Admin) AllowOldBridges() *Admin {
 	all := *a
 	all.old = true

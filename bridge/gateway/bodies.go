@@ -11,8 +11,8 @@ const (
 	lingerTime = time.Second      // for what is left of the body of a request that was refused: the answer waits for it
 )
 
-// share counts what is under way for each token: one token alone must not take what is meant for all. The zero value allows one
-// at a time.
+// share counts what is under way for each token: one token alone must not take what is meant for all. The zero value
+// allows one at a time.
 type share struct {
 	most int // of a token
 
@@ -47,8 +47,8 @@ func (s *share) full(token string) bool {
 	return s.of[token] >= max(1, s.most)
 }
 
-// reading begins to read the body of a token's request, and bounds how long that may take. It is false when as many of that
-// token's bodies are being read as may be. done ends it, and is told how.
+// reading begins to read the body of a token's request, and bounds how long that may take. It is false when as many of
+// that token's bodies are being read as may be. done ends it, and is told how.
 func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool) {
 	if r.ContentLength == 0 {
 		return func(error) {}, true
@@ -67,8 +67,8 @@ func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) 
 	}, true
 }
 
-// answering says from now on whose token the answer to a request counts for. It is false when as many answers to that token are
-// being written as may be: who reads slowly, or not at all, is to have only so many.
+// answering says from now on whose token the answer to a request counts for. It is false when as many answers to that
+// token are being written as may be: who reads slowly, or not at all, is to have only so many.
 func (g *Gateway) answering(w http.ResponseWriter, token string) bool {
 	if out, is := w.(*reply); is {
 		out.token = token

@@ -101,8 +101,8 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// waits gives the place of this request to others until done is called, and takes one among those who wait. Those of one token
-// have a quarter of these places.
+// waits gives the place of this request to others until done is called, and takes one among those who wait. Those of
+// one token have a quarter of these places.
 func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
 	token := tokenOf(w)
 	if g.waiting.begin(token) {
@@ -209,8 +209,8 @@ func settle(c *call) (int, any, error) {
 		}
 	}
 	results := make([]settled, len(all))
-	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one queue, or
-	// with its server, keeps no other from being settled.
+	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one
+	// queue, or with its server, keeps no other from being settled.
 	failed := c.extend(all, results)
 	if errors.Is(failed, bridge.ErrInvalid) {
 		return 0, nil, failed

@@ -125,7 +125,8 @@ func TestWaitingTakesNoPlace(t *testing.T) {
 	redistest.Want(t, "given", len(r.given(<-ended)), 1)
 }
 
-// The callers of one token that wait took the places of all who wait: nobody else could wait for a message until they had ended.
+// The callers of one token that wait took the places of all who wait: nobody else could wait for a message until they
+// had ended.
 func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls = 16 })

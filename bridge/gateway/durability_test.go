@@ -10,8 +10,8 @@ import (
 
 func replicated(c *Config) { c.Durability = bridge.Replicated(1) }
 
-// A gateway answered 201 for what no replica had, and a failover lost it. Where none confirms it, it is stored, and the answer is
-// never that all is well: not when it is said again either.
+// A gateway answered 201 for what no replica had, and a failover lost it. Where none confirms it, it is stored, and the
+// answer is never that all is well: not when it is said again either.
 func TestAnswersWaitForTheDurability(t *testing.T) {
 	t.Parallel()
 	t.Run("with a replica", func(t *testing.T) {

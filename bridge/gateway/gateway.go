@@ -41,23 +41,23 @@ type Config struct {
 	Access Access
 	Logger *slog.Logger // nil = discard
 
-	// Durability is what scheduling, cancelling and moving wait for, as in bridge.ClientConfig. Where it is not confirmed in
-	// time the answer is 503 "uncertain", although it is done: said again with the same ID it waits again. Default
-	// bridge.Accepted.
+	// Durability is the level that Redis has to confirm before the gateway answers a request that schedules, cancels or
+	// moves a message (see bridge.ClientConfig). Without a confirmation in time the answer is 503 "uncertain". The change
+	// is made all the same. The same request with the same ID waits for the confirmation again. Default bridge.Accepted.
 	Durability bridge.Durability
 
-	// AllowOldBridges has taken what a living bridge may not serve, as in bridge.ClientConfig: for a rolling upgrade from a
-	// release whose bridges serve it, and do not say so.
+	// AllowOldBridges accepts messages that a living bridge may not serve (see bridge.ClientConfig). It is for a rolling
+	// upgrade from a release whose bridges serve keys but send no protocol level.
 	AllowOldBridges bool
 
 	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
-	// MaxPolls are the callers that wait, or listen, at the same time; further ones get 503. Those of one token are at most a
-	// quarter of them. Default 10,000.
+	// MaxPolls are the callers that wait, or listen, at the same time; further ones get 503. Those of one token are at
+	// most a quarter of them. Default 10,000.
 	MaxPolls int
-	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are read at
-	// the same time, and as many answers wait for whoever asked to take them. Default 1,000.
+	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are
+	// read at the same time, and as many answers wait for whoever asked to take them. Default 1,000.
 	MaxRequests int
 	Timeout     time.Duration // of a request, but for streams; default 10s
 }
@@ -126,7 +126,8 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.live = newLive(g.op, g.stopping, cfg.Timeout)
 	g.lmstfy = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
-		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout, Hold: g.hold, Reading: g.reading, Answering: g.answering})
+		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
+		Hold: g.hold, Reading: g.reading, Answering: g.answering})
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {

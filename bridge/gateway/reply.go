@@ -48,7 +48,8 @@ func (b *counted) Read(p []byte) (n int, err error) {
 func (w *reply) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
-		// net/http would read a body that nobody has read, before it writes a large answer, for as long as a request may take.
+		// net/http would read a body that nobody has read, before it writes a large answer, for as long as a request may
+		// take.
 		if status < http.StatusBadRequest && w.body != nil && w.body.n < w.r.ContentLength && w.r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
@@ -71,8 +72,9 @@ func (w *reply) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// largeAnswer is from how many bytes on an answer over HTTP/1 counts for its token while it is written: a smaller one fits into
-// the buffers of the connection. Over HTTP/2 every answer counts, because its caller decides how much of it is taken.
+// largeAnswer is from how many bytes on an answer over HTTP/1 counts for its token while it is written: a smaller one
+// fits into the buffers of the connection. Over HTTP/2 every answer counts, because its caller decides how much of it
+// is taken.
 const largeAnswer = 64 << 10
 
 // aside gives the place of this request to others while its caller takes so many bytes.

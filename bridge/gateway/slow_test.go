@@ -173,7 +173,8 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 	r.do("POST", "/v1/queues/other/messages?in_ms=3600000", "x", "Authorization: Bearer "+weak).want(http.StatusCreated)
 }
 
-// asks sends a request over a connection of its own that hardly takes an answer, and returns it once the answer has begun.
+// asks sends a request over a connection of its own that hardly takes an answer, and returns it once the answer has
+// begun.
 func asks(t *testing.T, addr, request string) net.Conn {
 	t.Helper()
 	small := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
@@ -230,8 +231,8 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by nothing:
-// a token of one queue had 7,000 of them written at the same time.
+// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by
+// nothing: a token of one queue had 7,000 of them written at the same time.
 func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -271,8 +272,8 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", message, "").want(http.StatusOK)
 }
 
-// A body that never came behind a request for a large answer, as for the document, which needs no token, held a place for half a
-// minute: before the answer it was read.
+// A body that never came behind a request for a large answer, as for the document, which needs no token, held a place
+// for half a minute: before the answer it was read.
 func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -282,7 +283,7 @@ func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
 		began := time.Now()
 		body := "Content-Length: 100000\r\n\r\n"
 		if strings.Contains(path, "timeout") {
-			body += strings.Repeat("x", 70_000) // of which a part is read
+			body += strings.Repeat("x", 70_000) // net/http reads only a part of it before it answers
 		}
 		asks(t, strings.TrimPrefix(r.base, "http://"),
 			"GET "+path+" HTTP/1.1\r\nHost: x\r\nX-Token: "+r.token+"\r\nAuthorization: Bearer "+r.token+"\r\n"+body)

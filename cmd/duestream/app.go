@@ -36,7 +36,8 @@ type app struct {
 
 	started bool // arguments and flags were accepted
 
-	// redisTime returns the clock of the server that holds a queue, of any server for ""; nil before there is a connection.
+	// redisTime returns the clock of the server that holds a queue, of any server for ""; nil before there is a
+	// connection.
 	redisTime func(queue string) (time.Time, error)
 }
 

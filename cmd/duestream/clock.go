@@ -16,8 +16,8 @@ func (a *app) follow(ctx context.Context, op *admin.Admin) {
 	}
 }
 
-// now returns the time by the clock of the server that holds a queue, of any server for "": times of messages are by it. It is
-// our own clock where Redis does not tell within a second.
+// now returns the time by the clock of the server that holds a queue, of any server for "": times of messages are by
+// it. It is our own clock where Redis does not tell within a second.
 func (a *app) now(queue string) time.Time {
 	if a.redisTime != nil {
 		if now, err := a.redisTime(queue); err == nil {

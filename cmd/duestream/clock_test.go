@@ -37,8 +37,8 @@ func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 	c.fails(exitInvalid, []string{"must be after the due time"}, "schedule", "q", "--in", "5m", "--expires-in", "5m", "x")
 }
 
-// Where the clock of Redis was hours apart from ours, a message of half an hour was said to be due in five hours, and a letter
-// that was just written to be hours old.
+// Where the clock of Redis was hours apart from ours, a message of half an hour was said to be due in five hours, and a
+// letter that was just written to be hours old.
 func TestTimesAreToldByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)

@@ -129,7 +129,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header",
 			errNothing)
 	case result.GroupGone > 0:
-		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errNothing, groupList(result.GoneGroups))
+		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", errNothing,
+			groupList(result.GoneGroups))
 	}
 	value := struct {
 		Letter  string            `json:"letter"`

@@ -182,7 +182,8 @@ func (f *feeder[T]) settle(b batch[T], results []error) error {
 		switch {
 		case err == nil:
 			f.taken++
-		case errors.Is(err, bridge.ErrNotDurable), errors.Is(err, bridge.ErrDuplicate) && errors.Is(err, bridge.ErrUnavailable):
+		case errors.Is(err, bridge.ErrNotDurable),
+			errors.Is(err, bridge.ErrDuplicate) && errors.Is(err, bridge.ErrUnavailable):
 			// It is there, and is not confirmed: the run stops, and a repeat waits again.
 			if f.open == 0 || line < f.open {
 				f.open, f.err = line, err

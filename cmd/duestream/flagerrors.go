@@ -51,8 +51,8 @@ var flagTexts = []struct {
 	},
 }
 
-// unknownCommand returns what stands where a command below another one should, when there is none of that name. Cobra speaks
-// of the first flag behind it that the command above does not know.
+// unknownCommand returns what stands where a command below another one should, when there is none of that name. Cobra
+// speaks of the first flag behind it that the command above does not know.
 func unknownCommand(root *cobra.Command, args []string) (word string, above *cobra.Command) {
 	above, rest, err := root.Find(args)
 	if err != nil || !above.HasAvailableSubCommands() {

@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// beatOld has a bridge of the release before be alive: one that says no protocol level, and may know neither keys nor rates.
+// beatOld has a bridge of the release before be alive: one that says no protocol level, and may know neither keys nor
+// rates.
 func (c *cli) beatOld() {
 	c.t.Helper()
 	client := c.s.Client(c.t)
@@ -28,8 +29,8 @@ func (c *cli) beatOld() {
 	}
 }
 
-// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and recur add
-// could be told to.
+// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and
+// recur add could be told to.
 func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	recurrences := filepath.Join(t.TempDir(), "recurrences.yaml")
 	text := "owner: billing\nrecurrences:\n  - {queue: q, name: ping, every: 1h}\n"

@@ -78,7 +78,8 @@ func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], qu
 		})
 	})
 	if err == nil && f.refused > 0 {
-		err = fmt.Errorf("%w: refused: %s, see above", refusedBeside(f.taken+f.duplicates > 0), human.Counted(f.refused, "line"))
+		err = fmt.Errorf("%w: refused: %s, see above", refusedBeside(f.taken+f.duplicates > 0),
+			human.Counted(f.refused, "line"))
 	}
 	return err
 }

@@ -236,8 +236,8 @@ func (s *theatre) hold() {
 
 func (s *theatre) letGo() { s.do("DEL", "duestream:{reports}:stream") }
 
-// hang has the first handler of a worker in this process ignore the end of its time, until release is closed. The next attempt
-// succeeds.
+// hang has the first handler of a worker in this process ignore the end of its time, until release is closed. The next
+// attempt succeeds.
 func (s *theatre) hang(release <-chan struct{}) {
 	const queue, group = "thumbnails", "resizer"
 	var hung atomic.Bool

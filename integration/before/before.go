@@ -1,5 +1,5 @@
-// Package before has the release before this one, for tests of upgrades, rollbacks and of both side by side: its command, the
-// tests of its packages as programs, and its documents, from the repository's own history.
+// Package before has the release before this one, for tests of upgrades, rollbacks and of both side by side: its
+// command, the tests of its packages as programs, and its documents, from the repository's own history.
 package before
 
 import (
@@ -36,8 +36,8 @@ func Build(t testing.TB, release string) string {
 	return program(t, release, "duestream", "go", "build", "-buildvcs=false", "-o", target, "./cmd/duestream")
 }
 
-// Tests returns the tests of a package, given by its path in the repository, of a release, as a program. It is built and kept as
-// the command is.
+// Tests returns the tests of a package, given by its path in the repository, of a release, as a program. It is built
+// and kept as the command is.
 func Tests(t testing.TB, release, path string) string {
 	t.Helper()
 	return program(t, release, strings.ReplaceAll(path, "/", "-")+".test", "go", "test", "-c", "-o", target, "./"+path)

@@ -41,16 +41,16 @@ func TestCampaignOnACluster(t *testing.T) {
 	run(t, cfg, 600)
 }
 
-// The same with processes of the release before beside those of this one. Bridges, a worker of each group, a producer, a gateway
-// and the operator are upgraded and rolled back while everything goes on.
+// The same with processes of the release before beside those of this one. Bridges, a worker of each group, a producer,
+// a gateway and the operator are upgraded and rolled back while everything goes on.
 func TestCampaignOfTwoReleases(t *testing.T) {
 	beside(t)
 	cfg := Config{Duration: 25 * time.Second, Rate: 120, Patience: 4, Hold: 300, Releases: true}
 	run(t, cfg, 800)
 }
 
-// beside lets a short campaign go on beside the others: all mostly wait for their faults. A long one has the machine for
-// itself.
+// beside lets a short campaign go on beside the others: all mostly wait for their faults. A long one has the machine
+// for itself.
 func beside(t *testing.T) {
 	if os.Getenv(envDuration) == "" {
 		t.Parallel()

@@ -127,7 +127,8 @@ func (d *delivery) failed() bool {
 // added is when the entry was added to the stream, in Unix µs, by the server's clock.
 func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 
-// takenBehind: the message became ready for all groups a second time, when a window that began with the first time was over.
+// takenBehind: the message became ready for all groups a second time, when a window that began with the first time was
+// over.
 func (c *chain) takenBehind(window time.Duration) bool {
 	first := int64(0)
 	for _, d := range c.entries {

@@ -24,7 +24,8 @@ type nodes struct {
 	orderly []Fault // planned failovers in which the replica took over at once
 }
 
-// orderlyWithin is how long a planned failover takes at most, for which nobody took a master for dead: below the node timeout.
+// orderlyWithin is how long a planned failover takes at most, for which nobody took a master for dead: below the node
+// timeout.
 const orderlyWithin = 900 * time.Millisecond
 
 func startNodes(t testing.TB, masters int, args ...string) *nodes {
@@ -87,8 +88,8 @@ func (n *nodes) switched(from, until time.Time) {
 	}
 }
 
-// watchRoles notes every replica that takes over, until ctx ends. What its master did since the replica last heard of it may be
-// undone.
+// watchRoles notes every replica that takes over, until ctx ends. What its master did since the replica last heard of
+// it may be undone.
 func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time.Time, hits []string)) {
 	var all sync.WaitGroup
 	for _, client := range n.clients {
@@ -119,9 +120,9 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 	all.Wait()
 }
 
-// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a replica that
-// was told to take over and did so at once. The others the cluster made by itself, because the machine was too slow for its
-// masters to answer.
+// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a
+// replica that was told to take over and did so at once. The others the cluster made by itself, because the machine was
+// too slow for its masters to answer.
 func (n *nodes) withoutMeant(faults []Fault) []Fault {
 	if n == nil {
 		return faults

@@ -29,7 +29,8 @@
 // Two gateways answer HTTP requests. A producer, and a worker of group b, see nothing but them: each asks them in turn, and goes
 // on with the other when one fails. The producer publishes one message at a time, arrays, or lines, and the same ID again after
 // an answer that was lost; the worker waits for deliveries, of one queue or of both, some with a time of their own, extends,
-// and settles in each of the ways there are. They take part while no metrics are looked at, and no release before takes part.
+// and settles in each of the ways there are. They take part while no metrics are looked at, and no release before takes
+// part.
 //
 // Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
 // administrator. What the server denies any of these users is a failure (users.go).
@@ -44,9 +45,10 @@
 // their headers say. Three recurrences happen each second, at different moments, and one of them in a time zone. Of the Go
 // workers of a group one serves each queue by itself, one serves both by weights, and one (of group a) both in order.
 //
-// Some handlers do not end by themselves (handlers.go; not while metrics are looked at, or the release before takes part). Some
-// messages have a limit for their handler, which a Go worker's outlasts; every second one outlasts its context as well, so that
-// it is abandoned. They end as dead letters. Others are cancelled wherever they are, many of them while a handler runs.
+// Some handlers do not end by themselves (handlers.go; not while metrics are looked at, or the release before takes
+// part). Some messages have a limit for their handler, which a Go worker's outlasts; every second one outlasts its
+// context as well, so that it is abandoned. They end as dead letters. Others are cancelled wherever they are, many of
+// them while a handler runs.
 //
 // Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was
 // told, a worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was
@@ -76,8 +78,8 @@
 // queues and of the keys that all queues share move to another master, while processes die as above. There are no proxies: nodes
 // name their own addresses, so no worker and no gateway is cut off.
 //
-// Gateways wait for the replica as well, before they answer. While one master is away they go on with the partitions and queues
-// of the others.
+// Gateways wait for the replica as well, before they answer. While one master is away they go on with the partitions
+// and queues of the others.
 //
 // Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered.
 // Workers do not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not
@@ -85,29 +87,33 @@
 // of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
 // excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
 //
-// A master that does not answer for a second is replaced. On a machine that has too much to do the cluster does so by itself:
-// each replica that takes over is noted, and when no fault of ours explains it, it excuses what a failover does. It is listed
-// as "seen, not ours".
+// A master that does not answer for a second is replaced. On a machine that has too much to do the cluster does so by
+// itself: each replica that takes over is noted, and when no fault of ours explains it, it excuses what a failover
+// does. It is listed as "seen, not ours".
 //
 // # Of two releases
 //
-// In the third form processes of the release before (integration/before names it) take part on the same server. They are the
-// parts of the campaign of that release, whose tests are built from the history of the repository, so they keep the same
-// ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder, a producer, a
-// worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a worker of group a, a plain worker,
-// who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the operator) changes with the bridges.
+// In the third form processes of the release before (integration/before names it) take part on the same server. They
+// are the parts of the campaign of that release, whose tests are built from the history of the repository, so they keep
+// the same ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder,
+// a producer, a worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a worker of
+// group a, a plain worker, who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the
+// operator) changes with the bridges.
 //
-// A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and again: it
-// upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this release alone it
-// takes producers and workers back, then stops all bridges, every other time rolls the queues back, and starts bridges of the
-// release before. It ends with bridges of this release. Users have what the page gives them while both releases run.
+// A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and
+// again: it upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this
+// release alone it takes producers and workers back, then stops all bridges, every other time rolls the queues back,
+// and starts bridges of the release before. It ends with bridges of this release. Users have what the page gives them
+// while both releases run.
 //
-// What the contract refuses while a bridge of the release before lives (ErrOldBridge) is counted, and not accepted: messages with
-// a key of producers and gateways of this release. Each time a recurrence, and a rate with a ready limit, are tried as well: they
-// must be refused beside the old bridges, and taken when those have gone. Three recurrences go on from beginning to end.
+// What the contract refuses while a bridge of the release before lives (ErrOldBridge) is counted, and not accepted:
+// messages with a key of producers and gateways of this release. Each time a recurrence, and a rate with a ready limit,
+// are tried as well: they must be refused beside the old bridges, and taken when those have gone. Three recurrences go
+// on from beginning to end.
 //
-// The same laws hold in the same columns, for the messages of either release. One thing is excused: a rollback of a queue forgets
-// who holds which key, so a message that was in flight then may be in flight beside the next one with its key.
+// The same laws hold in the same columns, for the messages of either release. One thing is excused: a rollback of a
+// queue forgets who holds which key, so a message that was in flight then may be in flight beside the next one with its
+// key.
 //
 // # How it is judged
 //

@@ -24,8 +24,8 @@ const (
 	haltTakes    = 3                      // a handler of kindHalt takes so many times as long as one that takes a while
 )
 
-// endless says whether messages whose handlers do not end by themselves take part: workers of the release before do not know
-// them, and metrics count them otherwise than ledgers do.
+// endless says whether messages whose handlers do not end by themselves take part: workers of the release before do not
+// know them, and metrics count them otherwise than ledgers do.
 func (c *controller) endless() bool { return !c.cfg.Releases && !c.cfg.Metrics }
 
 func isEndless(kind byte) bool { return kind == kindHang || kind == kindHalt }
@@ -87,8 +87,8 @@ func (h *httpClient) CancelRunning(_ context.Context, queue, _ string, ids ...st
 	return []bridge.Cancellation{{ID: ids[0], Verdict: said.Verdict}}, err
 }
 
-// halts finds what began after its message was cancelled: what nobody held must not begin, and what somebody held not anew. A
-// master that was replaced meanwhile may have given it out.
+// halts finds what began after its message was cancelled: what nobody held must not begin, and what somebody held not
+// anew. A master that was replaced meanwhile may have given it out.
 func (a *auditor) halts(p promise, c *chain, complain func(column, format string, args ...any)) {
 	if p.halted == 0 {
 		return

@@ -127,8 +127,8 @@ func (a *auditor) keyed(p plan, id string, chains map[string]*chain) {
 }
 
 // keyLaw finds messages of one key that were in flight at the same time: an entry of one, a retry perhaps, was added behind the
-// first entry of the next. A master that went on after it was replaced may have done so, and so may a rollback of the queue,
-// which forgets who holds which key.
+// first entry of the next. A master that went on after it was replaced may have done so, and so may a rollback of the
+// queue, which forgets who holds which key.
 func (a *auditor) keyLaw() {
 	for key, spans := range a.spans {
 		slices.SortFunc(spans, func(x, y span) int { return compareEntries(x.first, y.first) })

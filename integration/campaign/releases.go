@@ -34,8 +34,8 @@ const (
 	faultChangeWorker  = "worker changes release"
 )
 
-// release makes a part of the campaign one of the release before, to begin with: all bridges, the holder, and of all others some
-// that stay so. Index 0 of a role, and of a group, changes with the bridges.
+// release makes a part of the campaign one of the release before, to begin with: all bridges, the holder, and of all
+// others some that stay so. Index 0 of a role, and of a group, changes with the bridges.
 func (c *controller) release(s *slot) {
 	switch s.part.Role {
 	case roleBridge, roleHolder, roleOperator:
@@ -49,8 +49,8 @@ func (c *controller) release(s *slot) {
 	}
 }
 
-// withBefore gives users what OPERATIONS.md says they need while both releases run: the line of the release before, and of this
-// one the words and selectors that are new.
+// withBefore gives users what OPERATIONS.md says they need while both releases run: the line of the release before, and
+// of this one the words and selectors that are new.
 func (g *guests) withBefore(document string) {
 	for name, old := range acl.Users(withPrefix(document)) {
 		user, is := g.users[name]
@@ -84,7 +84,8 @@ func words(line string) (all []string) {
 	return all
 }
 
-// mover takes the campaign from one release to the other and back, as docs/OPERATIONS.md says, while everything goes on.
+// mover takes the campaign from one release to the other and back, as docs/OPERATIONS.md says, while everything goes
+// on.
 type mover struct {
 	c      *controller
 	random *rand.Rand
@@ -140,13 +141,14 @@ func (m *mover) old() error {
 	return nil
 }
 
-// writes are what bridges of the release before may not serve, beside messages with a key.
+// writes returns the writes that must be refused while a bridge of the release before lives. Messages with a key are
+// refused as well; producers see to those.
 func (m *mover) writes() map[string]func() error {
 	return map[string]func() error{"a recurrence": m.recur, "a rate and a ready limit": m.limit}
 }
 
-// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not serve is
-// taken.
+// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not
+// serve is taken.
 func (m *mover) up() error {
 	for _, s := range m.c.family.of(roleBridge) {
 		if err := m.change(s, false, faultUpgrade); err != nil {
@@ -222,8 +224,8 @@ func (s *slot) isOf(before bool) {
 	s.before = before
 }
 
-// back goes back to the release before: producers and workers first, then all bridges. Queues are rolled back in between, which
-// a release that knows keys does not need.
+// back goes back to the release before: producers and workers first, then all bridges. Queues are rolled back in
+// between, which a release that knows keys does not need.
 func (m *mover) back(queues bool) error {
 	if err := m.clients(true); err != nil {
 		return err
@@ -253,8 +255,8 @@ func (m *mover) back(queues bool) error {
 	return nil
 }
 
-// rollBackQueues does what `duestream queue rollback` does, again and again until it is done: the server may be away, and a
-// bridge that was killed counts as alive for five seconds.
+// rollBackQueues does what `duestream queue rollback` does, again and again until it is done: the server may be away,
+// and a bridge that was killed counts as alive for five seconds.
 func (m *mover) rollBackQueues(hits []string) error {
 	from := time.Now()
 	err := m.c.await(60*time.Second, func() (string, error) {
@@ -320,11 +322,11 @@ func (m *mover) recur() error {
 	return nil
 }
 
-// releases is what a campaign counts of two releases.
+// releases counts the work that processes of the release before did in a campaign, and the refusals that they caused.
 type releases struct {
 	accepted   int // from producers of the release before
 	deliveries int // to its workers
-	refused    int // messages, because one of its bridges lived
+	refused    int // messages that were refused because one of its bridges lived
 }
 
 func (r *releases) count(records []record) {
@@ -342,8 +344,8 @@ func (r *releases) count(records []record) {
 	}
 }
 
-// unused names what did not occur. Refusals because of an old bridge are not among it: in a short run no message with a key may
-// meet one. The mover sees to it that two other writes are refused each time.
+// unused names what did not occur. Refusals because of an old bridge are not among it: in a short run no message with a
+// key may meet one. The mover sees to it that two other writes are refused each time.
 func (r *releases) unused() (text string) {
 	for what, n := range map[string]int{"accepted from a producer of the release before": r.accepted,
 		"delivered to a worker of the release before": r.deliveries} {

@@ -50,7 +50,8 @@ func TestARollbackForgetsWhoHoldsAKey(t *testing.T) {
 	}
 }
 
-// While both releases run a user has its line of before, and of the new one the words and selectors that are new, once each.
+// While both releases run a user has its line of before, and of the new one the words and selectors that are new, once
+// each.
 func TestUsersOfBothReleases(t *testing.T) {
 	t.Parallel()
 	line := func(rest string) string {
@@ -78,7 +79,8 @@ func TestReleasesAreTold(t *testing.T) {
 	}
 }
 
-// A gateway says that a bridge of the release before does not serve a message, and who asked it takes that for a refusal.
+// A gateway says that a bridge of the release before does not serve a message, and who asked it takes that for a
+// refusal.
 func TestAGatewayTellsOfAnOldBridge(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -9,13 +9,13 @@
 // the model follows each accepted message through what is stored. A sequence ends with everything delivered and acknowledged, and
 // then nothing may be left.
 //
-// A second test does so with a whole queue that has partitions and grows (whole.go): clients and operators act on it by IDs
-// and keys, through the packages of this module, while bridges and workers act on one partition at a time; what a queue holds
-// is exported, and imported again, or into a new queue with another number of partitions (whole_transfer.go). Callers over
-// HTTP receive from all partitions, and settle by tokens, late, twice and forged ones too. Some steps are done by the scripts
-// of the release before, from the history of this repository; what they do otherwise is said by Queue.Former. The ledger
-// follows messages through all partitions; and by what is stored alone no ID is scheduled twice, and no key is in flight in
-// two partitions, unless the queue grew despite its keys.
+// A second test does so with a whole queue that has partitions and grows (whole.go): clients and operators act on it by
+// IDs and keys, through the packages of this module, while bridges and workers act on one partition at a time; what a
+// queue holds is exported, and imported again, or into a new queue with another number of partitions
+// (whole_transfer.go). Callers over HTTP receive from all partitions, and settle by tokens, late, twice and forged ones
+// too. Some steps are done by the scripts of the release before, from the history of this repository; what they do
+// otherwise is said by Queue.Former. The ledger follows messages through all partitions; and by what is stored alone no
+// ID is scheduled twice, and no key is in flight in two partitions, unless the queue grew despite its keys.
 //
 // Time is not waited for. Due times are past or hours away; "time passes" moves them nearer, on both sides; an abandoned entry is
 // one whose idle time was set. Each step has a millisecond of the server's to itself, so that a sequence can be replayed.

@@ -104,9 +104,10 @@ func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure)
 	return outcomes
 }
 
-// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An entry
-// whose body is lost is not waited for, unless its message was cancelled. Up to which entry one call gets (until, "" = the
-// end) is for the server to say, but it may stop only after limit entries or maxBytes, and takes whatever it passes.
+// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An
+// entry whose body is lost is not waited for, unless its message was cancelled. Up to which entry one call gets (until,
+// "" = the end) is for the server to say, but it may stop only after limit entries or maxBytes, and takes whatever it
+// passes.
 func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 	r := lua.Reclaimed{}
 	seen, taken, bytes := 0, 0, 0

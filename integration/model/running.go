@@ -11,8 +11,8 @@ const cancelMark = 1_000_000_000_000
 
 func (p Pending) cancelled() bool { return p.Deliveries >= cancelMark }
 
-// CancelEntries: ready → nothing, unless a group that was not asked for needs the entry; pending → pending, cancelled. group ""
-// asks for all. What is found is told by entry, then group.
+// CancelEntries: ready → nothing, unless a group that was not asked for needs the entry; pending → pending, cancelled.
+// group "" asks for all. What is found is told by entry, then group.
 func (q *Queue) CancelEntries(id, group string) (found []lua.FoundEntry) {
 	var held []turn
 	for _, e := range slices.Clone(q.Stream) {

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Whole is a queue with partitions, each of which is a Queue: what clients and operators see of it, who know IDs and keys, and
-// not where a message is (PROTOCOL, section 16).
+// Whole is a queue with partitions, each of which is a Queue: what clients and operators see of it, who know IDs and
+// keys, and not where a message is (PROTOCOL, section 16).
 type Whole struct {
 	Counts lua.Counts // every partition count that the queue ever had
 	Parts  []*Queue
@@ -91,7 +91,8 @@ func (w *Whole) Reschedule(id string, to lua.When) (moved bool) {
 	return moved
 }
 
-// CancelRetries: scheduled again → nothing, in all partitions; for all groups ("") with what is scheduled for the first time.
+// CancelRetries: scheduled again → nothing, in all partitions; for all groups ("") with what is scheduled for the first
+// time.
 func (w *Whole) CancelRetries(id, group string) (cancelled bool) {
 	cancelled = group == "" && w.Cancel(id)
 	for _, q := range w.Parts {
@@ -109,8 +110,8 @@ func (w *Whole) RescheduleRetries(id, group string, to lua.When) (moved bool) {
 	return moved
 }
 
-// Meant are the members of each partition that a bulk change of the IDs with a beginning is about: all first deliveries, and what
-// was redriven for all; with retries also what waits for one group.
+// Meant are the members of each partition that a bulk change of the IDs with a beginning is about: all first
+// deliveries, and what was redriven for all; with retries also what waits for one group.
 func (w *Whole) Meant(prefix string, retries bool) [][]string {
 	meant := make([][]string, len(w.Parts))
 	for i, q := range w.Parts {
@@ -124,7 +125,8 @@ func (w *Whole) Meant(prefix string, retries bool) [][]string {
 	return meant
 }
 
-// Grow adds partitions, with the groups and settings that there are. Asked, a queue that holds messages with a key does not grow.
+// Grow adds partitions, with the groups and settings that there are. Asked, a queue that holds messages with a key does
+// not grow.
 func (w *Whole) Grow(n int, despiteKeys bool) (grown bool) {
 	for _, q := range w.Parts {
 		for _, m := range q.Scheduled {
@@ -246,8 +248,9 @@ func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 	return "not found", 0
 }
 
-// Pull gives a group what it was not given, at most count, of all partitions; entries for others are acknowledged on the way. How
-// far it went in each partition is for the server to say (told); it stops when it has enough, or there is no more.
+// Pull gives a group what it was not given, at most count, of all partitions; entries for others are acknowledged on
+// the way. How far it went in each partition is for the server to say (told); it stops when it has enough, or there is
+// no more.
 func (w *Whole) Pull(group string, count int, told []*Queue) (given []string) {
 	more := false
 	for i, q := range w.Parts {

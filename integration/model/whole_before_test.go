@@ -124,7 +124,8 @@ func (w *whole) byFormerBridge(r *run) {
 			r.unless(p.cancelled()) // it takes the mark for deliveries: see PROTOCOL, section 8
 		}
 		most, delays := former(wholePolicy)
-		w.formerly(r, what+" of "+group, "reclaim", []string{group, most, delays, lua.ReclaimConsumer, decimal(idleTime.Milliseconds()), "0-0", "100", "1048576",
+		w.formerly(r, what+" of "+group, "reclaim", []string{group, most, delays,
+			lua.ReclaimConsumer, decimal(idleTime.Milliseconds()), "0-0", "100", "1048576",
 			"0", "bridge"}, 4, func(q *Queue, _ []string) []int {
 			got := q.Reclaim(lua.ReclaimArgs{Group: group, Attempts: wholePolicy, MinIdle: idleTime, Limit: 100,
 				MaxBytes: plenty}, "")
@@ -180,14 +181,15 @@ func (w *whole) byFormerWorker(r *run) {
 	most, delays := former(wholePolicy)
 	failure := lua.Failure{Held: lua.Held{Entry: entry, ID: id}, Action: lua.Action(action), Delay: -1, Error: "no",
 		Reason: lua.ReasonMaxAttempts}
-	w.formerly(r, action+" of "+entry+" of "+group, "retry", []string{group, most, delays, entry, id, action, "", failure.Reason, failure.Error, "worker"}, 1,
+	w.formerly(r, action+" of "+entry+" of "+group, "retry",
+		[]string{group, most, delays, entry, id, action, "", failure.Reason, failure.Error, "worker"}, 1,
 		func(q *Queue, _ []string) []int {
 			return []int{int(q.Retry(group, wholePolicy, []lua.Failure{failure})[0])}
 		})
 }
 
-// byFormerClient is what a client of the release before does with an ID. It knows the partition of the ID, or of the key, and
-// looks in others only for what is not there; so IDs that others hold are left alone.
+// byFormerClient is what a client of the release before does with an ID. It knows the partition of the ID, or of the
+// key, and looks in others only for what is not there; so IDs that others hold are left alone.
 func (w *whole) byFormerClient() {
 	id, p := w.id(), w.parts[0]
 	var in []*run

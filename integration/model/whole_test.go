@@ -23,8 +23,8 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// whole is one random sequence on a queue with partitions. Its parts are sequences of their own, which share what is remembered
-// of messages: a bridge and workers do to each part what they do to a queue that has one.
+// whole is one random sequence on a queue with partitions. Its parts are sequences of their own, which share what is
+// remembered of messages: a bridge and workers do to each part what they do to a queue that has one.
 type whole struct {
 	*rapid.T
 	redis         *bridge.Redis
@@ -44,8 +44,9 @@ type whole struct {
 	mixed         bool              // it grew despite its keys, so that messages of one key may be in several partitions
 }
 
-// TestQueueWithPartitionsDoesWhatTheModelSays runs random sequences of what clients, operators, bridges and workers do to a queue
-// that has partitions and grows, on a server and on the model, and compares everything that can be observed after each.
+// TestQueueWithPartitionsDoesWhatTheModelSays runs random sequences of what clients, operators, bridges and workers do
+// to a queue that has partitions and grows, on a server and on the model, and compares everything that can be observed
+// after each.
 func TestQueueWithPartitionsDoesWhatTheModelSays(t *testing.T) {
 	if checks := flag.Lookup("rapid.checks").Value; !checksGiven {
 		usual := checks.String()
@@ -154,8 +155,8 @@ func (w *whole) play() (differs mismatch) {
 	return ""
 }
 
-// do executes one transition of a whole queue on both sides, as step does for one partition. A call may run several scripts, so
-// what follows from the clock is taken from the server, if it lies within the call.
+// do executes one transition of a whole queue on both sides, as step does for one partition. A call may run several
+// scripts, so what follows from the clock is taken from the server, if it lies within the call.
 func do[T any](w *whole, what string, call func(context.Context) (T, error), spec func(q *Whole, got T) T) T {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Record is what an export has of a message, and an import writes: where it waits, for which group, and its fields. A ready one
-// becomes a message of the schedule, for its group alone.
+// Record is what an export has of a message, and an import writes: where it waits, for which group, and its fields. A
+// ready one becomes a message of the schedule, for its group alone.
 type Record struct {
 	Dead   bool
 	Member string // of the schedule; of a dead letter its name
@@ -75,7 +75,8 @@ func linesOf(records []Record) (lines []string) {
 	return lines
 }
 
-// place is the partition of a record: that of its key, or else of its ID; the first one, of what no other occurrence may overlap.
+// place is the partition of a record: that of its key, or else of its ID; the first one, of what no other occurrence
+// may overlap.
 func (w *Whole) place(r Record) int {
 	if r.Fields[lua.FieldOverlap] == "skip" && !r.Dead {
 		return 0

@@ -100,8 +100,8 @@ func (c interrupted) Do(ctx context.Context, command rueidis.Completed) rueidis.
 	return result
 }
 
-// An entry that came when the streams to read changed was seen, and told to nobody: whoever waited for it waited until the
-// next entry, or until a look ten seconds later.
+// An entry that came when the streams to read changed was seen, and told to nobody: whoever waited for it waited until
+// the next entry, or until a look ten seconds later.
 func TestAnEntryThatComesWhenTheStreamsChangeIsTold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

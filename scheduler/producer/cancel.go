@@ -27,8 +27,8 @@ func setAside(err error) (waited, failed error) {
 // When the reply was lost, the call is repeated; if the message is gone then, the error is ErrUncertain, because the first try
 // may have cancelled it. With lua.ErrNotDurable the answer holds. When a partition that may hold the message, or the registry,
 // which knows the partitions, does not answer, the error says why; true then means that it was cancelled in another partition.
-// Blocks as Schedule does; one round trip, in which all partitions are asked, and another one when none of several has it.
-// Changes nothing in the registry: a queue that nobody scheduled into stays unknown.
+// Blocks as Schedule does; one round trip, in which all partitions are asked, and another one when none of several has
+// it. Changes nothing in the registry: a queue that nobody scheduled into stays unknown.
 func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 	done, err := p.cancel(ctx, queue, []string{id})
 	return len(done) == 1 && done[0], wrap("cancel", queue, id, err)

@@ -110,8 +110,8 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 	s.in(ctx, places)
 }
 
-// onceMore looks again for messages that no partition had: while all were asked, a replacement with another key may have
-// gone to one that had answered, and have been taken away from one that had not.
+// onceMore looks again for messages that no partition had: while all were asked, a replacement with another key may
+// have gone to one that had answered, and have been taken away from one that had not.
 func (s *messageLookup) onceMore(ctx context.Context, counts lua.Counts) {
 	places := map[int][]int{}
 	for i, id := range s.ids {

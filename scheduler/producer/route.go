@@ -87,7 +87,8 @@ func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	return r.known.Load(), nil
 }
 
-// read returns when the registry has told the partitions. It asks again and again for RetryTimeout since the given time.
+// read returns when the registry has told the partitions. It asks again and again for RetryTimeout since the given
+// time.
 func (r *route) read(ctx context.Context, since time.Time) error {
 	for {
 		err := r.ask(ctx)
@@ -209,8 +210,8 @@ type batchRoute struct {
 	takes map[int]taking // what messages that replace others have to do besides, by their places in the batch
 }
 
-// batchRoute registers the queue, and returns the way of messages to its partitions. For one with a key it waits longer for the
-// registry: in partition 0 it would be beside others with its key.
+// batchRoute registers the queue, and returns the way of messages to its partitions. For one with a key it waits longer
+// for the registry: in partition 0 it would be beside others with its key.
 func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
 	r.mu.Lock()
 	if !r.producing { // looks until now did not register the queue

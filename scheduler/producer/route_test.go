@@ -364,7 +364,8 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	}
 }
 
-// A key decides the partition, so a message with one waits for the registry: in partition 0 it would be beside those of its key.
+// A key decides the partition, so a message with one waits for the registry: in partition 0 it would be beside those of
+// its key.
 func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

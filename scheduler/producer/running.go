@@ -20,8 +20,8 @@ type CancelVerdict string
 
 // Verdicts, of which the first that is true counts.
 const (
-	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery, which is
-	// for all groups, or it is ready and another group needs it. For that group it was not cancelled.
+	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery,
+	// which is for all groups, or it is ready and another group needs it. For that group it was not cancelled.
 	Unread CancelVerdict = "unread"
 	// Cancelling: a worker holds it. It hears of that with its next extend, and the message ends when the worker lets go of it.
 	Cancelling CancelVerdict = "cancelling"
@@ -53,8 +53,8 @@ const entryStep = 1000
 // A worker that holds a message hears of it with its next extend, within 5 seconds and a third of the visibility timeout: then
 // its handler's context is cancelled. No key says where entries are: the call looks through the streams, up to the end that they
 // had when it came there, in steps of 1,000 entries, and then through the schedules as CancelRetries does. With an error what was
-// found is told and cancelled, and what was not found may be there. Errors as with Cancel; and lua.ErrOldBridge while a bridge is
-// alive that makes a dead letter of a cancelled delivery, unless old bridges are allowed.
+// found is told and cancelled, and what was not found may be there. Errors as with Cancel; and lua.ErrOldBridge while a
+// bridge is alive that makes a dead letter of a cancelled delivery, unless old bridges are allowed.
 func (p *Producer) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	s := &entrySearch{p: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{}}
 	err := s.run(ctx)
@@ -76,7 +76,8 @@ type entrySearch struct {
 	late  error
 }
 
-// staying says of a message whether it waits for its first delivery, and how many of its entries were found before that look.
+// staying says of a message whether it waits for its first delivery, and how many of its entries were found before that
+// look.
 type staying struct {
 	waits bool
 	found int

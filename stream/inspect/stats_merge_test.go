@@ -101,8 +101,8 @@ func TestStatsNameThePartitionsThatAreNotServed(t *testing.T) {
 	redistest.Want(t, "warnings after mending", len(r.stats().Warnings), 2) // b is behind in partition 1, and a in 2
 }
 
-// A worker whose only slot is taken in one partition has not read another one yet: stats said that the group has no consumer
-// there.
+// A worker whose only slot is taken in one partition has not read another one yet: stats said that the group has no
+// consumer there.
 func TestPartitionThatWaitsForASlotIsNotCalledUnserved(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -12,13 +12,14 @@ import (
 // mostProbes is how many lines are probed at the same time.
 const mostProbes = 64
 
-// leaveAlone has nobody ask for a line for a while: workers are held, or it failed. Away is why its server cannot be reached.
+// leaveAlone has nobody ask for a line for a while: workers are held, or it failed. Away is why its server cannot be
+// reached.
 func (l *line) leaveAlone(now time.Time, away error) {
 	l.news, l.rests, l.recheck, l.away = false, true, now.Add(heldRecheck), away
 }
 
-// reachable returns the lines whose servers could be reached when they were asked last, or all of them when there is none. The
-// others are looked after by revisit, while somebody wants them.
+// reachable returns the lines whose servers could be reached when they were asked last, or all of them when there is
+// none. The others are looked after by revisit, while somebody wants them.
 func (p *Puller) reachable(lines []*line) []*line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,8 +42,8 @@ func (p *Puller) anyReachable(lines []*line) bool {
 	return slices.ContainsFunc(lines, func(l *line) bool { return l.away == nil })
 }
 
-// probe asks for something that changes nothing, of all lines at the same time, and returns those whose servers answer. The
-// others are noted as away.
+// probe asks for something that changes nothing, of all lines at the same time, and returns those whose servers answer.
+// The others are noted as away.
 func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
 	ctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()

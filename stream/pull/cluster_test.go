@@ -14,7 +14,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// twoMasters is two queues of one prefix on two masters of a cluster. The keys that all queues share are not with the first.
+// twoMasters is two queues of one prefix on two masters of a cluster. The keys that all queues share are not with the
+// first.
 type twoMasters struct {
 	*rig
 	away, here *queuetest.Rig
@@ -49,8 +50,8 @@ func (m *twoMasters) both(wait time.Duration) Request {
 	return r
 }
 
-// finds asks a Puller for one message of both queues. It asks again where the master that is well was too slow to be told from
-// one that is away.
+// finds asks a Puller for one message of both queues. It asks again where the master that is well was too slow to be
+// told from one that is away.
 func (m *twoMasters) finds(p *Puller, what, want string) {
 	m.T.Helper()
 	redistest.Eventually(m.T, 30*time.Second, func() (bool, string) {

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A token is unsigned. What it names is looked up before anything is written: a token that somebody made up is answered with
-// lost, whatever is asked for, and changes nothing of the queue; and no key appears.
+// A token is unsigned. What it names is looked up before anything is written: a token that somebody made up is answered
+// with lost, whatever is asked for, and changes nothing of the queue; and no key appears.
 func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

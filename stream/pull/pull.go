@@ -140,8 +140,8 @@ func (r *Request) order() []string {
 // Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. When ctx ends
 // what it was given is given back, with the attempt it had, and the error is that of ctx.
 //
-// Of several queues, and of the partitions of a queue, those are asked that can be. What is wrong with others is told when there
-// is nothing, and by the log; that they cannot be reached is told when none can.
+// Of several queues, and of the partitions of a queue, those are asked that can be. What is wrong with others is told
+// when there is nothing, and by the log; that they cannot be reached is told when none can.
 //
 // Errors: ErrInvalid, and what Redis being away, full of other types or closed to this user makes of a call.
 func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {

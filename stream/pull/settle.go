@@ -46,8 +46,8 @@ func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, err
 
 func nothing(int) struct{} { return struct{}{} }
 
-// each settles all batches at the same time: what is wrong with one queue, or its server, neither keeps nor delays others from
-// being settled. Deliveries of a group that somebody removed are lost.
+// each settles all batches at the same time: what is wrong with one queue, or its server, neither keeps nor delays
+// others from being settled. Deliveries of a group that somebody removed are lost.
 func each(all []*batch, settle func(*batch) error) error {
 	errs := make([]error, len(all))
 	var settling sync.WaitGroup

@@ -57,12 +57,12 @@ func (s *source) within(r *Request) time.Duration {
 	return r.Within
 }
 
-// lookWait is how long the settings of a queue are waited for while there are others to receive from, or older settings of the
-// same queue. A look that is given up does no harm.
+// lookWait is how long the settings of a queue are waited for while there are others to receive from, or older settings
+// of the same queue. A look that is given up does no harm.
 const lookWait = time.Second
 
-// linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one. Queues that cannot
-// be read are left out, and failed says why. The request itself may be wrong: invalid.
+// linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one. Queues
+// that cannot be read are left out, and failed says why. The request itself may be wrong: invalid.
 func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, invalid error) {
 	var errs []error
 	for _, one := range p.sourcesOf(ctx, r) {
@@ -96,7 +96,8 @@ type looked struct {
 	err    error
 }
 
-// sourcesOf looks all queues of a request up, in its order and at the same time: one that does not answer delays no other.
+// sourcesOf looks all queues of a request up, in its order and at the same time: one that does not answer delays no
+// other.
 func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
 	queues := r.order()
 	all := make([]looked, len(queues))
@@ -158,8 +159,8 @@ func (p *Puller) known(queue, group string) *source {
 	return p.sources[sourceKey{queue, group}]
 }
 
-// policyOf returns the policy that a delivery is settled by. A queue that nobody receives from here is asked each time, and not
-// kept, nor written into the registry: its name comes from a token, and may be made up.
+// policyOf returns the policy that a delivery is settled by. A queue that nobody receives from here is asked each time,
+// and not kept, nor written into the registry: its name comes from a token, and may be made up.
 func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Policy, error) {
 	s := p.known(queue, group)
 	if s == nil {
@@ -177,8 +178,8 @@ func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Poli
 	return s.settings(), nil
 }
 
-// look reads what is known of a queue anew. While the server that knows cannot be reached, what was read last counts: the
-// partitions of a queue may be with other servers.
+// look reads what is known of a queue anew. While the server that knows cannot be reached, what was read last counts:
+// the partitions of a queue may be with other servers.
 func (p *Puller) look(ctx context.Context, queue, group string, wait time.Duration) (*source, error) {
 	before := p.known(queue, group)
 	if before != nil {

@@ -194,7 +194,8 @@ func (p *Puller) release(w *waiter) {
 	}
 }
 
-// readsAlso has a waiter, which does not wait at the moment, wait for other lines from now on; of none it keeps those it had.
+// readsAlso has a waiter, which does not wait at the moment, wait for other lines from now on; of none it keeps those
+// it had.
 func (p *Puller) readsAlso(w *waiter, lines []*line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

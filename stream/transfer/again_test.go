@@ -14,9 +14,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue that holds a message of every kind: scheduled, also with an expiry; of a key in flight, waiting, scheduled
-// again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a letter that was redriven; a member that
-// a record keeps as bytes; a recurrence.
+// source is a queue that holds a message of every kind: scheduled, also with an expiry; of a key in flight, waiting,
+// scheduled again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a letter that was
+// redriven; a member that a record keeps as bytes; a recurrence.
 func source(t *testing.T) *queuetest.Rig {
 	r := queuetest.New(t, redistest.Shared(t))
 	must := func(err error) {

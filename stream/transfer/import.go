@@ -53,8 +53,8 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}, entries: map[string]string{}}, nil
 }
 
-// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them. Without it they
-// are refused with lua.ErrOldBridge.
+// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them. Without
+// it they are refused with lua.ErrOldBridge.
 func (im *Import) AllowOldBridges() { im.levels = nil }
 
 // Groups creates groups that do not exist, so that they get what becomes ready from now on.
@@ -144,8 +144,8 @@ func (im *Import) recur(ctx context.Context, records []Record, results []error) 
 	}
 }
 
-// partition is the one that a record goes to. A message that no other occurrence may overlap goes where its recurrence is: there
-// a bridge looks for it before it plans the next one.
+// partition is the one that a record goes to. A message that no other occurrence may overlap goes where its recurrence
+// is: there a bridge looks for it before it plans the next one.
 func (im *Import) partition(r Record) int {
 	if r.overlap() {
 		return 0
@@ -167,8 +167,9 @@ func (r Record) overlap() bool {
 
 const overlapSkip = "skip"
 
-// member is what a record is called in the schedule of the target, and its meta. An entry of a message that no other occurrence
-// may overlap has a name by which it is found, but for a second one of the same message and group: each is written.
+// member is what a record is called in the schedule of the target, and its meta. An entry of a message that no other
+// occurrence may overlap has a name by which it is found, but for a second one of the same message and group: each is
+// written.
 func (im *Import) member(r Record) (member, meta string) {
 	member, meta = r.member()
 	if r.Kind != RecordReady || r.Member != nil || !r.overlap() {

@@ -43,8 +43,8 @@ func TestWhatIsPlannedDuringAnExportIsRemembered(t *testing.T) {
 	}
 }
 
-// An occurrence was ready when it was exported. While a pause or a rate keeps it in the schedule of the target, also of one with
-// more partitions, whoever plans the next one sees that it is left.
+// An occurrence was ready when it was exported. While a pause or a rate keeps it in the schedule of the target, also of
+// one with more partitions, whoever plans the next one sees that it is left.
 func TestAnImportedOccurrenceKeepsTheNextOneBack(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{1, 4} {

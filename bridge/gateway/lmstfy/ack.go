@@ -63,9 +63,11 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 			return err
 		}
 	}
-	// What came back is for the group alone: it is done at every gateway. What waits for its first delivery may be for others.
+	// What came back is for the group alone: it is done at every gateway. What waits for its first delivery may be for
+	// others.
 	cancelled, err := c.cfg.Client.CancelRunning(c.ctx, name, Group, id)
-	if err == nil && (cancelled[0].Verdict == bridge.VerdictCancelled || cancelled[0].Verdict == bridge.VerdictCancelling) {
+	if err == nil &&
+		(cancelled[0].Verdict == bridge.VerdictCancelled || cancelled[0].Verdict == bridge.VerdictCancelling) {
 		return nil
 	}
 	if err != nil && !errors.Is(err, bridge.ErrOldBridge) {

@@ -403,8 +403,8 @@ func TestAcksFindTheirJobs(t *testing.T) {
 	r.none("q")
 }
 
-// A job that came back after its ttr is acknowledged at every gateway: it was at the one alone that was asked, and another one
-// gave it out again.
+// A job that came back after its ttr is acknowledged at every gateway: it was at the one alone that was asked, and
+// another one gave it out again.
 func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -41,8 +41,8 @@ type Config struct {
 	// Reading begins to read the body of a request, and bounds how long that may take. It is false when as many of that token's
 	// are read as may be. done ends it.
 	Reading func(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool)
-	// Answering says whose token the answer to a request counts for. It is false when as many answers to it are being written as
-	// may be.
+	// Answering says whose token the answer to a request counts for. It is false when as many answers to it are being
+	// written as may be.
 	Answering func(w http.ResponseWriter, token string) bool
 }
 

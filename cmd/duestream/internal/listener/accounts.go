@@ -81,7 +81,8 @@ func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 	})
 }
 
-// proxyHeaders are what proxies add, beside X-Forwarded-…, in the form of http.CanonicalHeaderKey.
+// proxyHeaders are request headers that proxies add. Headers that begin with X-Forwarded- count as well. The names are
+// in the form of http.CanonicalHeaderKey.
 var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
 	"X-Original-Forwarded-For", "True-Client-Ip", "Cf-Connecting-Ip", "Fly-Client-Ip", "Cdn-Loop"}
 

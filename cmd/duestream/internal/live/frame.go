@@ -155,8 +155,8 @@ func (s *State) head(width int) []line {
 	return lines
 }
 
-// adviceLines say the worst of what is wrong, and what to do next: in a line of its own where both do not fit. How much more
-// there is comes first: the end of a line may be cut.
+// adviceLines say the worst of what is wrong, and what to do next: in a line of its own where both do not fit. How much
+// more there is comes first: the end of a line may be cut.
 func adviceLines(advice []doctor.Finding, width int) []line {
 	worst, text := advice[0], "! "
 	if more := len(advice) - 1; more > 0 {
