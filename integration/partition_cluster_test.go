@@ -218,8 +218,9 @@ func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	p.end()
 }
 
-// The master of the registry is away: a producer that never read it uses partition 0, and does not say of what it finds nowhere
-// that it is not scheduled, nor of what it cancelled there that it is nowhere else. When the registry is back, it finds all.
+// The master of the registry is away: a producer that never read it puts messages without a key and an ID into partition 0,
+// refuses an ID that the caller chose, and does not say of what it finds nowhere that it is not scheduled, nor of what it
+// cancelled there that it is nowhere else. When the registry is back, it finds all.
 func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
@@ -244,13 +245,17 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	p.registry.Kill()
 	began := time.Now()
 	fresh := p.producer()
-	_, err := fresh.Schedule(ctx, p.queue, nil, bridge.WithID("zero"), bridge.In(time.Hour))
+	zero, err := fresh.Schedule(ctx, p.queue, nil, bridge.In(time.Hour))
 	if took := time.Since(began); err != nil || took > 3*time.Second {
 		t.Errorf("with the registry away: %v after %v", err, took)
 	}
 	c0 := p.redis.Client
-	if err := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(0).Due).Member("zero").Build()).Error(); err != nil {
+	if err := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(0).Due).Member(zero.ID).Build()).Error(); err != nil {
 		t.Errorf("not in partition 0: %v", err)
+	}
+	if _, err := fresh.Schedule(ctx, p.queue, nil, bridge.WithID(elsewhere)); !errors.Is(err, bridge.ErrUnavailable) ||
+		errors.Is(err, bridge.ErrUncertain) {
+		t.Errorf("an ID that another partition holds, with the registry away: %v", err)
 	}
 	for who, client := range map[string]*bridge.Client{"knows nothing": fresh, "knows the counts": knows} {
 		for _, id := range []string{unknown, "never heard of"} {
@@ -268,7 +273,7 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 		at, _ := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(partition).Due).Member(id).Build()).AsFloat64()
 		return at
 	}
-	if err := fresh.Cancel(ctx, p.queue, "zero"); !errors.Is(err, bridge.ErrUnavailable) || score(0, "zero") != 0 {
+	if err := fresh.Cancel(ctx, p.queue, zero.ID); !errors.Is(err, bridge.ErrUnavailable) || score(0, zero.ID) != 0 {
 		t.Errorf("what is in partition 0: %v", err)
 	}
 	if due, err := knows.Reschedule(ctx, p.queue, inOld, bridge.In(2*time.Hour)); !errors.Is(err, bridge.ErrUnavailable) ||

@@ -171,6 +171,12 @@ var producingMutants = []mutant{
 		test: []string{"-run", "TestReplaceLeaves", "./lua"},
 	},
 	{
+		name: "a chosen ID goes out before the partitions are known", file: "scheduler/producer/producer.go",
+		old:  `return m.Key != "" || m.ID != "" }`,
+		new:  `return m.Key != "" }`,
+		test: []string{"-run", "TestAChosenID", "./scheduler/producer"},
+	},
+	{
 		name: "a producer closes without its queue", file: "scheduler/producer/producer.go",
 		old:  "if r.state.IsFailing() {",
 		new:  "if false && r.state.IsFailing() {",

@@ -160,7 +160,9 @@ func (p *Producer) keys(partition string) lua.Keys {
 // server is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply
 // that was lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one
 // round trip, O(log n) in the number of scheduled messages. At first use of a queue its partitions are asked for as well, for a
-// second at most, or, for a message with a key, until they are known; from then on every 5s, which no call waits for.
+// second at most, after which the message goes to partition 0. A message with a key or a chosen ID waits until they are known,
+// for RetryTimeout at most: then it is refused, and nothing was sent. From then on they are asked for every 5s, which no call
+// waits for.
 //
 // An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
 // that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
@@ -169,9 +171,9 @@ func (p *Producer) keys(partition string) lua.Keys {
 // calls that replace the ID, none, unless the call is repeated.
 //
 // ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
-// heard of it, and store an ID where it belonged before while it is scheduled where it belongs now; the same goes for a
-// producer that could not read the registry yet, which uses partition 0. And of calls with the same ID at the same
-// moment that know different counts, or have keys that belong to different partitions, several may be taken.
+// heard of it, and store an ID where it belonged before while it is scheduled where it belongs now. And of calls with
+// the same ID at the same moment that know different counts, or have keys that belong to different partitions, several
+// may be taken.
 //
 // Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and
 // then the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then
@@ -238,6 +240,9 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	copies := payloads(ms)
 	for i := range ms {
 		item, err := ms[i].item(copies)
+		if err == nil && s.unread != nil && needsPartitions(ms[i]) {
+			err = fmt.Errorf("a key or a chosen ID needs the number of partitions, which is not known: %w", s.unread)
+		}
 		if err == nil && ms[i].Key != "" {
 			err = served
 		}
@@ -260,16 +265,19 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	return results
 }
 
-// served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing.
+// served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing, and
+// those that are refused already because the partitions are not known.
 func (s *batchRoute) served(ctx context.Context, ms []Message) error {
-	switch {
-	case !hasKeys(ms):
+	if s.unread != nil || !hasKeys(ms) {
 		return nil
-	case s.unread != nil:
-		return fmt.Errorf("a key decides the partition of its message, and how many there are is not known: %w", s.unread)
 	}
 	return s.route.p.levels.Allow(ctx, lua.LevelKeys, "messages with a key")
 }
+
+// needsPartitions says whether a message waits until the partitions of its queue are known. In partition 0 one with a key
+// would be beside others with its key, and an ID that its caller chose would be taken once more while another partition
+// holds or remembers it.
+func needsPartitions(m Message) bool { return m.Key != "" || m.ID != "" }
 
 func hasKeys(ms []Message) bool {
 	return slices.ContainsFunc(ms, func(m Message) bool { return m.Key != "" })

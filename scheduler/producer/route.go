@@ -3,6 +3,7 @@ package producer
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -173,7 +174,8 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		err = fmt.Errorf("read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
-		if ctx.Err() != nil { // the deadline of the look is over, not that of the producer
+		// The deadline of the look is over, not that of a caller. The connection may say so before the context does.
+		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
 		}
 		return nil, err
@@ -205,13 +207,13 @@ type batchRoute struct {
 	only   *groupCommit   // of a queue with one partition
 	used   []*groupCommit // of one with several
 
-	unread error // why the partitions are not known, when a message has a key, which decides its partition
+	unread error // why the partitions are not known, when a message needs them: see needsPartitions
 
 	takes map[int]taking // what messages that replace others have to do besides, by their places in the batch
 }
 
-// batchRoute registers the queue, and returns the way of messages to its partitions. For one with a key it waits longer
-// for the registry: in partition 0 it would be beside others with its key.
+// batchRoute registers the queue, and returns the way of messages to its partitions. For messages with a key or a chosen
+// ID it waits longer for the registry.
 func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
 	r.mu.Lock()
 	if !r.producing { // looks until now did not register the queue
@@ -223,7 +225,7 @@ func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (
 		return batchRoute{}, err
 	}
 	var unread error
-	if k.asked.IsZero() && hasKeys(ms) {
+	if k.asked.IsZero() && slices.ContainsFunc(ms, needsPartitions) {
 		unread = r.read(ctx, since)
 		if err := ctx.Err(); err != nil {
 			return batchRoute{}, err

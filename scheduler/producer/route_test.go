@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -334,11 +336,11 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	proxy.CutBeforeForward(never, "HGET")
 	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
 	asked := time.Now()
-	r, err := p.Schedule(t.Context(), queue, Message{ID: "zero", Delay: time.Hour})
+	r, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour})
 	if err != nil || time.Since(asked) > registerTimeout+time.Second {
 		t.Errorf("%v after %v", err, time.Since(asked))
 	}
-	if due := queuetest.Integer(t, c, "ZSCORE", lua.NewKeys(prefix, queue).Due, "zero"); due != r.Due.UnixMilli() {
+	if due := queuetest.Integer(t, c, "ZSCORE", lua.NewKeys(prefix, queue).Due, r.ID); due != r.Due.UnixMilli() {
 		t.Errorf("due at %d, the receipt says %v", due, r.Due)
 	}
 	asked = time.Now()
@@ -354,7 +356,7 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 		}
 	}
 	// it may be elsewhere as well
-	if done, err := p.Cancel(t.Context(), queue, "zero"); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) ||
+	if done, err := p.Cancel(t.Context(), queue, r.ID); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) ||
 		!done {
 		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
 	}
@@ -377,8 +379,7 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	}
 	proxy.CutBeforeForward(never, "HGET")
 	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
-	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: "keyed", Key: key, Delay: time.Hour},
-		{ID: "zero", Delay: time.Hour}})
+	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{Key: key, Delay: time.Hour}, {Delay: time.Hour}})
 	if err != nil || !errors.Is(results[0].Err, lua.ErrUnavailable) || errors.Is(results[0].Err, ErrUncertain) {
 		t.Errorf("without the registry: %+v, %v", results, err)
 	}
@@ -410,6 +411,80 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	if n := scheduled(counts.Of(key)); n != 1 {
 		t.Errorf("%d messages are in the partition of the key", n)
 	}
+}
+
+// An ID that the caller chose is looked for in all partitions, so a message with one waits for the registry: in partition
+// 0 it was taken once more while another partition held its ID, or remembered it.
+func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	counts := lua.Counts{1, 8}
+	scheduled := Message{ID: queuetest.IDOf(counts, 5), Delay: time.Hour}
+	remembered := Message{ID: queuetest.IDOf(counts, 6), Dedup: time.Hour}
+	fresh := Message{ID: queuetest.IDOf(counts, 7), Delay: time.Hour}
+	replacing := scheduled
+	replacing.Replace = lua.Replace
+	for _, m := range []Message{scheduled, remembered} {
+		if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queue, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxy.CutBeforeForward(never, "HGET")
+	ms := []Message{scheduled, remembered, fresh, replacing, {Delay: time.Hour}}
+	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
+	results, err := p.ScheduleBatch(t.Context(), queue, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range results[:len(ms)-1] {
+		if !errors.Is(r.Err, lua.ErrUnavailable) || errors.Is(r.Err, ErrUncertain) || r.ID != ms[i].ID {
+			t.Errorf("%d without the registry: %+v", i, r)
+		}
+	}
+	if generated := results[len(ms)-1]; generated.Err != nil {
+		t.Errorf("a message without an ID: %v", generated.Err)
+	}
+	redistest.Want(t, "in partition 0", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Due), int64(1))
+
+	user := "no-registry-" + queue
+	queuetest.Do(t, c, "ACL", "SETUSER", user, "reset", "on", ">pw", "~"+prefix+":{*", "&*", "+@all")
+	defer queuetest.Do(t, c, "ACL", "DELUSER", user)
+	login := func(o *rueidis.ClientOption) { o.Username, o.Password = user, "pw" }
+	results, err = newProducer(t, s.Client(t, login), prefix).ScheduleBatch(t.Context(), queue, ms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range results {
+		if generated := ms[i].ID == ""; errors.Is(r.Err, lua.ErrDenied) == generated || generated && r.Err != nil {
+			t.Errorf("%d where the registry is denied: %+v", i, r)
+		}
+	}
+	redistest.Want(t, "in partition 0", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Due), int64(2))
+
+	patient := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix)
+	answer := make(chan []Result, 1)
+	go func() {
+		results, _ := patient.ScheduleBatch(t.Context(), queue, ms[:3])
+		answer <- results
+	}()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		patient.mu.Lock()
+		defer patient.mu.Unlock()
+		r := patient.routes[queue]
+		return r != nil && r.known.Load() != nil, "the registry was not asked for"
+	})
+	proxy.CutBeforeForward(0, "HGET")
+	results = <-answer
+	for i, want := range []error{ErrDuplicate, ErrDuplicate, nil} {
+		if len(results) != 3 || !errors.Is(results[i].Err, want) {
+			t.Errorf("when the registry is back: %+v", results)
+			break
+		}
+	}
+	name := lua.PartitionName(queue, 7)
+	redistest.Want(t, "where it belongs", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, name).Due), int64(1))
 }
 
 // A reply that was lost in one partition leaves the answer open, whatever the others say.
