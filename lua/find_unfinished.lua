@@ -18,14 +18,26 @@ local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
 local known = {}
 
+local function holds(group, entry)
+  return group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1]
+end
+
 -- Whether a group that an entry is for has not acknowledged it. An entry that nobody reads is left.
 local function is_needed(entry, only)
   for _, group in ipairs(groups) do
     if not only or only == '' or only == group.name then
-      if less(group.last, entry) or group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1] then return true end
+      if less(group.last, entry) or holds(group, entry) then return true end
     end
   end
   return #groups == 0
+end
+
+-- Whether a group holds an entry that was deleted: a message that was cancelled for all groups is still worked on there.
+local function is_held(entry)
+  for _, group in ipairs(groups) do
+    if holds(group, entry) then return true end
+  end
+  return false
 end
 
 local function fields_of(one)
@@ -45,7 +57,7 @@ local function is_left(id, entries)
   end
   for _, entry in ipairs(entries) do
     local one = redis.call('XRANGE', stream, entry, entry)[1]
-    if one and is_needed(entry, fields_of(one)['for']) then return true end
+    if one and is_needed(entry, fields_of(one)['for']) or not one and is_held(entry) then return true end
   end
   return false
 end

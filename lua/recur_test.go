@@ -207,6 +207,26 @@ func (b *rig) unfinished(w *Unfinished, ids ...string) bool {
 	}
 }
 
+// A message that was cancelled for all groups while one held it and another had not read it has no body any more. It was
+// done at once, and the next occurrence began beside the handler of that group.
+func TestACancelledMessageIsUnfinishedWhileItIsHeld(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		if b.inProcess() { // that one does not count an entry without a body as pending
+			return
+		}
+		b.groups("holds", "unread")
+		b.enqueue(Item{ID: "m", When: After(0), Meta: `{"overlap":"skip"}`})
+		e := b.read("holds", "c", 1)[0]
+		var walk Unfinished
+		redistest.Want(b, "unfinished before", b.unfinished(&walk, "m"), true)
+		wantList(b, "cancelled", b.cancelRunning("", "m"), "m holds 2 c", "m  1")
+		redistest.Want(b, "entries that are left", len(b.entries(b.k.Stream)), 0)
+		redistest.Want(b, "unfinished while it is held", b.unfinished(&walk, "m"), true)
+		b.fail("holds", e.EntryID, ActionRetry, "max_attempts", "no")
+		redistest.Want(b, "unfinished afterwards", b.unfinished(&walk, "m"), false)
+	})
+}
+
 func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		var all Unfinished // of one walk that goes on; and another, which begins each time

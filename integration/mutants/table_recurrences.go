@@ -105,6 +105,12 @@ var recurrenceMutants = []mutant{
 		test: []string{"-run", "TestAMessageIsUnfinishedUntilEveryGroupIsDone", "./lua"},
 	},
 	{
+		name: "a cancelled occurrence that is held is done", file: "lua/find_unfinished.lua",
+		old:  " or not one and is_held(entry) then",
+		new:  " then",
+		test: []string{"-run", "TestACancelledMessageIsUnfinished", "./lua"},
+	},
+	{
 		name: "an imported occurrence that waits is done", file: "lua/find_unfinished.lua",
 		old:  "of_group .. 'ready:0-0') then return true end",
 		new:  "of_group .. 'ready:0-0') then end",
@@ -118,7 +124,7 @@ var recurrenceMutants = []mutant{
 	},
 	{
 		name: "what one group has acknowledged is done", file: "lua/find_unfinished.lua",
-		old:  "less(group.last, entry) or group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1]",
+		old:  "less(group.last, entry) or holds(group, entry)",
 		new:  "less(group.last, entry)",
 		test: []string{"-run", "TestAMessageIsUnfinishedUntilEveryGroupIsDone", "./lua"},
 	},

@@ -161,6 +161,40 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	redistest.Want(t, "planned when none is left", len(b.scheduled()), 1)
 }
 
+// An occurrence that a worker holds is cancelled before another group has read it, so its entry is gone. The next one waits for
+// the worker: the last look saw the entry.
+func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Groups("holds", "unread")
+	b.put(recurrence.Spec{Every: time.Hour, Overlap: recurrence.OverlapSkip})
+	id := b.scheduled()[0]
+	b.Do("ZADD", b.Keys.Due, "5", id) // moved to before its time
+	if d, err := lua.Drain(t.Context(), b.Client, b.Keys, 10, 1<<20); err != nil || d.Moved != 1 {
+		t.Fatal(d, err)
+	}
+	entry := b.Take("holds", "c", 1)[0]
+	q := b.fresh()
+	b.pass(q)
+	unfinished := func() bool {
+		t.Helper()
+		left, err := q.isUnfinished(t.Context(), q.items["r"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	redistest.Want(t, "unfinished before it is cancelled", unfinished(), true)
+	_, found, err := lua.CancelEntries(t.Context(), b.Client, b.Keys, lua.EntryWalk{Limit: 10}, []string{id}, lua.Durability{})
+	if err != nil || len(found) != 2 {
+		t.Fatal(found, err)
+	}
+	redistest.Want(t, "entries", b.Length(b.Keys.Stream), int64(0))
+	redistest.Want(t, "unfinished while it is held", unfinished(), true)
+	b.Xack("holds", entry)
+	redistest.Want(t, "unfinished afterwards", unfinished(), false)
+}
+
 // Bridge a stood still while b planned, and goes on with the plan of before: it looks past the entry of b's message, is told of
 // the new plan, and must look again.
 func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
