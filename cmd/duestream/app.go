@@ -29,7 +29,8 @@ type app struct {
 	redisURL, prefix string
 	json             bool // what is printed is for programs
 	durability       flags.Durability
-	allowOldBridges  bool
+	oldBridges       flags.Switch                // as the flag says
+	allowOldBridges  bool                        // as flag and environment say
 	passwordsFrom    []string                    // where those come from that are no part of the URL
 	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
 	color            term.ColorMode
@@ -168,11 +169,11 @@ func (a *app) jsonFlag(cmd *cobra.Command) {
 
 // resolve fills in the URL and the prefix: from the flag, else the environment, else the default.
 func (a *app) resolve() error {
-	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix, AllowOldBridges: a.allowOldBridges}
+	c := settings.Connection{RedisURL: a.redisURL, Prefix: a.prefix}
 	if err := settings.Fill(&c); err != nil {
 		return err
 	}
-	a.redisURL, a.prefix, a.allowOldBridges = c.RedisURL, c.Prefix, c.AllowOldBridges
+	a.redisURL, a.prefix, a.allowOldBridges = c.RedisURL, c.Prefix, a.oldBridges.Or(c.AllowOldBridges)
 	var err error
 	if a.passwords, err = c.Passwords(a.tookPassword); err != nil {
 		return err
@@ -217,7 +218,7 @@ func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…
 
 // oldBridgesFlag adds --allow-old-bridges to a command that writes what not all bridges serve.
 func (a *app) oldBridgesFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&a.allowOldBridges, "allow-old-bridges", false,
+	flags.SwitchVar(cmd.Flags(), &a.oldBridges, "allow-old-bridges",
 		"go on although a bridge is alive that may not serve this; default $DUESTREAM_ALLOW_OLD_BRIDGES")
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/cmd/duestream/internal/certs"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
@@ -39,7 +40,8 @@ type frontOptions struct {
 	payload         int
 	durability      string
 	admin, accounts string
-	push            bool
+	pushes          flags.Switch // as the flag says
+	push            bool         // as flag and environment say
 	tls             certs.Files
 }
 
@@ -61,7 +63,7 @@ func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
 	f.StringVar(&o.admin, "admin", "", "answer operators on this host:port; default $DUESTREAM_ADMIN_ADDR, else not at all")
 	f.StringVar(&o.accounts, "admin-accounts-file", "",
 		"file of the operators, name:password on each line; default $DUESTREAM_ADMIN_ACCOUNTS_FILE")
-	f.BoolVar(&o.push, "push", false, "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
+	flags.SwitchVar(f, &o.pushes, "push", "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
 }
 
 // resolve fills what no flag says from the environment, and refuses what nothing can be made of.
@@ -74,7 +76,7 @@ func (o *frontOptions) resolve() error {
 	if _, bad := bridge.ParseDurability(o.durability); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.push || s.Push
+	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.pushes.Or(s.Push)
 	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
 		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
 	if (o.tls.Cert == "") != (o.tls.Key == "") || o.tls.ClientCA != "" && o.tls.Cert == "" {

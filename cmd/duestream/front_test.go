@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -8,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -156,4 +160,25 @@ func TestOperatorsNeedAccountsBeyondThisMachine(t *testing.T) {
 	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
 	becomes(t, strings.Replace(at, "//", "//ana:correct%20horse@", 1)+"/metrics", http.StatusOK, "go_goroutines")
 	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "")
+}
+
+// A process that is told not to post messages posts none, also where its environment says that it does.
+func TestPushIsTurnedOffByTheFlag(t *testing.T) {
+	t.Setenv("DUESTREAM_PUSH", "true")
+	for _, one := range []struct {
+		args []string
+		push bool
+	}{
+		{nil, true},
+		{[]string{"--push"}, true},
+		{[]string{"--push=false"}, false},
+	} {
+		var o frontOptions
+		cmd := &cobra.Command{}
+		o.flags(cmd, "")
+		if err := errors.Join(cmd.ParseFlags(one.args), o.resolve()); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, fmt.Sprint(one.args), o.push, one.push)
+	}
 }

@@ -66,6 +66,10 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	for _, command := range commands {
 		c := newCLI(t)
 		c.beatOld()
+		if r := c.runIn(command.stdin, append(command.args, "--allow-old-bridges=false")...); r.code == exitOK {
+			t.Errorf("%q, told not to go on, whatever the environment says: %+v", command.args, r)
+		}
+		c.beatOld()
 		if r := c.runIn(command.stdin, command.args...); r.code != exitOK {
 			t.Errorf("%q, told to go on by the environment: %+v", command.args, r)
 		}
@@ -82,6 +86,7 @@ func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 		{[]string{"gateway"}, "false", http.StatusServiceUnavailable},
 		{[]string{"gateway", "--allow-old-bridges"}, "false", http.StatusCreated},
 		{[]string{"gateway"}, "true", http.StatusCreated},
+		{[]string{"gateway", "--allow-old-bridges=false"}, "true", http.StatusServiceUnavailable},
 		{[]string{"serve"}, "false", http.StatusServiceUnavailable},
 		{[]string{"serve", "--allow-old-bridges"}, "false", http.StatusCreated},
 	} {

@@ -1,0 +1,36 @@
+package flags
+
+import (
+	"strconv"
+
+	"github.com/spf13/pflag"
+)
+
+// Switch is a flag that is on, off, or not given: then something else says which.
+type Switch struct{ on, given bool }
+
+// SwitchVar adds a flag for a switch: --name is on, --name=false is off.
+func SwitchVar(f *pflag.FlagSet, s *Switch, name, usage string) {
+	f.VarPF(s, name, "", usage).NoOptDefVal = "true"
+}
+
+// Or returns what the flag says, and otherwise where it was not given.
+func (f *Switch) Or(otherwise bool) bool {
+	if f.given {
+		return f.on
+	}
+	return otherwise
+}
+
+// Set implements pflag.Value.
+func (f *Switch) Set(text string) (err error) {
+	f.on, err = strconv.ParseBool(text)
+	f.given = err == nil
+	return err
+}
+
+// Type implements pflag.Value.
+func (f *Switch) Type() string { return "bool" }
+
+// String implements pflag.Value.
+func (f *Switch) String() string { return strconv.FormatBool(f.on) }
