@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/before"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+// kinds fills a queue with one message of each kind that an export has, and returns what a copy of the queue delivers:
+// message → attempt. The queue is paused then, and nobody looks after it.
+func (s *stack) kinds(t *testing.T) map[string]int {
+	t.Helper()
+	all, idle := s.collectUntil("g", func(_ context.Context, m *bridge.Message) error {
+		switch {
+		case m.ID == "snoozed":
+			return bridge.Snooze(time.Hour)
+		case m.ID == "dead":
+			return bridge.DeadLetter(errors.New("no good"))
+		}
+		return bridge.RetryAfter(time.Hour, errors.New("later"))
+	})
+	stop := s.bridge(patient())
+	put := func(id string, options ...bridge.Option) {
+		t.Helper()
+		if err := s.schedule1(id, options...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("snoozed", bridge.MaxSnoozes(3))
+	put("retried", bridge.RetryFor(24*time.Hour), bridge.RetryDelays(time.Second, time.Minute), bridge.MaxCrashes(2))
+	put("retried-k", bridge.Key("retries"))
+	put("dead", bridge.HandlerTimeout(time.Minute))
+	for range 4 {
+		next(t, all)
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		due, dead := s.number("ZCARD", s.keys().Due), s.number("XLEN", s.keys().Dead)
+		return due == 3 && dead == 1, fmt.Sprint(due, " are scheduled, ", dead, " are dead")
+	})
+	idle()
+	if _, err := s.client.Recur(t.Context(), bridge.Recurrence{Queue: s.queue, Name: "tick", Every: time.Second,
+		Count: 1, Overlap: bridge.OverlapSkip}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return s.number("XLEN", s.keys().Stream) == 1, "the first occurrence is not ready"
+	})
+	occurrence := s.abandon("g")
+	if _, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, true); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	put("scheduled", bridge.In(time.Hour), bridge.Header("trace", "abc"), bridge.HandlerTimeout(time.Minute),
+		bridge.ExpiresIn(24*time.Hour), bridge.MaxAttempts(7))
+	put("waits-k", bridge.Key("waits"), bridge.In(time.Hour))
+	for _, id := range []string{"ready", "held"} {
+		added := s.raw("XADD", s.keys().Stream, "*", "id", id, "attempt", "1", "due_ms", fmt.Sprint(s.clock()),
+			"handler_timeout_ms", "60000")
+		if err := added.Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.abandon("g")
+	tick := s.raw("XRANGE", s.keys().Stream, occurrence, occurrence)
+	entries, err := tick.AsXRange()
+	if err != nil || len(entries) != 1 {
+		t.Fatal(entries, err)
+	}
+	return map[string]int{"snoozed": 1, "retried": 2, "retried-k": 2, "dead": 1, "scheduled": 1, "waits-k": 1, "ready": 1,
+		"held": 1, entries[0].FieldValues["id"]: 1}
+}
+
+// feeds runs a command of some release with an input, and returns what it prints, its complaints, and its exit code.
+func (s *stack) feeds(t *testing.T, program, stdin string, args ...string) (out, complaints string, code int) {
+	t.Helper()
+	cmd := exec.Command(program, args...)
+	cmd.Env = append(os.Environ(), "DUESTREAM_REDIS_URL="+s.server.URL(), "DUESTREAM_PREFIX="+s.prefix)
+	cmd.Stdin = strings.NewReader(stdin)
+	var errOut strings.Builder
+	cmd.Stderr = &errOut
+	text, err := cmd.Output()
+	if exited := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exited) {
+		t.Fatal(err)
+	}
+	return string(text), errOut.String(), cmd.ProcessState.ExitCode()
+}
+
+// delivers has a worker take all that a queue holds, also what is due much later and its dead letters, and compares
+// what it is given with want: message → attempt.
+func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
+	t.Helper()
+	deliveries := s.collect("g", nil)
+	if out, complaints, code := s.feeds(t, program, "", "dead", "redrive", s.queue, "--all"); code != 0 {
+		t.Errorf("redrive: exit code %d: %s%s", code, out, complaints)
+	}
+	bulk, every := admin.New(s.redis, s.prefix).Bulk(), admin.BulkFilter{Retries: true}
+	_, err := bulk.Reschedule(t.Context(), s.queue, every, 100*time.Millisecond, time.Time{}, admin.BulkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for range want {
+		m := next(t, deliveries)
+		if got[m.ID] > 0 {
+			t.Errorf("%s is delivered twice", m.ID)
+		}
+		got[m.ID] = m.Attempt
+	}
+	redistest.Want(t, "delivered", fmt.Sprint(got), fmt.Sprint(want))
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
+	redistest.Want(t, "delivered once more", len(deliveries), 0)
+}
+
+// A queue moves to a deployment of an older release, and from there to one of this release: its command imports what
+// ours has exported, and ours what it has. Each message is delivered once, with its attempt, and nothing is left. A
+// command that knows no recurrences refuses the two lines that name them, and takes all others.
+func TestCommandsOfAllReleasesImportEachOthersExports(t *testing.T) {
+	t.Parallel()
+	thisOne := build(t)
+	for name, release := range olderReleases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			older := before.Build(t, release)
+			from, through := newStack(t, redistest.Shared(t)), newStack(t, redistest.Shared(t))
+			to, back := newStack(t, redistest.Shared(t)), newStack(t, redistest.Shared(t))
+			from.groups("g")
+			want := from.kinds(t)
+			move := func(source, target *stack, exporter, importer string, refused int) {
+				t.Helper()
+				export, complaints, code := source.feeds(t, exporter, "", "export", source.queue)
+				if code != 0 {
+					t.Fatalf("export: exit code %d: %s", code, complaints)
+				}
+				out, complaints, code := target.feeds(t, importer, export, "import", target.queue)
+				if !strings.Contains(out, fmt.Sprintf("duplicates 0, refused %d of", refused)) || code != min(6, 6*refused) ||
+					strings.Count(complaints, "line ") < refused {
+					t.Fatalf("import: exit code %d: %s%s\n%s", code, out, complaints, export)
+				}
+				if refused > 0 && (!strings.Contains(complaints, `unknown field "plan"`) ||
+					!strings.Contains(complaints, `unknown field "recurrences"`)) {
+					t.Fatal(complaints)
+				}
+			}
+			unknown := 2 // the recurrence, and the last line, which counts it
+			if name == "before" {
+				unknown = 0
+			}
+			move(from, through, thisOne, thisOne, 0)
+			move(through, to, thisOne, older, unknown)
+			move(to, back, older, thisOne, 0)
+			old := to.serve(t, older)
+			to.beats(1)
+			to.delivers(t, older, want)
+			to.takeOver(old)
+			back.serve(t, thisOne)
+			back.beats(1)
+			back.delivers(t, thisOne, want)
+		})
+	}
+}
