@@ -279,3 +279,54 @@ func BenchmarkKeys(b *testing.B) {
 		})
 	}
 }
+
+// A client looks which bridges live before it writes a message with a key. While the master that has their heartbeats
+// hangs, or is killed, messages with a key go on in the queues of other masters, for any number of callers at once.
+func TestKeyedMessagesGoOnWhileTheMasterOfTheHeartbeatsIsAway(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"hanging": (*redistest.Server).Pause, "killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.Cluster(t, 3, 0)
+			var s *stack
+			var away *redistest.Server
+			for {
+				s = newStack(t, c.Server())
+				globals := lua.NewGlobals(s.prefix)
+				away = c.Owner(c.Slot(globals.Bridges))
+				if c.Owner(c.Slot(s.keys().Due)) != away && c.Owner(c.Slot(globals.Queues)) != away {
+					break
+				}
+			}
+			if err := s.schedule1("before", bridge.In(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+			leave(away)
+			const callers, each = 20, 5
+			errs := make(chan error, callers*each)
+			began := time.Now()
+			for caller := range callers {
+				go func() {
+					for i := range each {
+						errs <- s.schedule1(fmt.Sprint(caller, "-", i), bridge.Key("k"), bridge.In(time.Hour))
+					}
+				}()
+			}
+			for range callers * each {
+				select {
+				case err := <-errs:
+					if err != nil {
+						t.Error(err)
+					}
+				case <-time.After(30 * time.Second):
+					t.Fatal("callers wait")
+				}
+			}
+			if took := time.Since(began); took > 20*time.Second {
+				t.Errorf("%d messages took %v", callers*each, took)
+			}
+		})
+	}
+}
