@@ -18,7 +18,8 @@ import (
 
 // offline are the methods of admin.Admin, and of the handles it returns, that do not ask Redis.
 var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Bulk", "Admin.DeadLetters", "Admin.Export",
-	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.AllowOldBridges", "Import.GroupsMade"}
+	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.AllowOldBridges", "Import.GroupsMade",
+	"Import.Recurrences"}
 
 // ability is one thing that an operator can do. It fails if it has another effect than on a single server.
 type ability struct {
@@ -240,6 +241,10 @@ func (o *operator) abilities() []ability {
 		{"Admin.Recur", func(ctx context.Context) error {
 			change, err := a.Recur(ctx, bridge.Recurrence{Queue: queue, Name: "r", Every: time.Hour})
 			return want(err, "added", change.Added, true)
+		}},
+		{"Export.Recurrences", func(ctx context.Context) error {
+			names, err := a.Export(queue, admin.RecordScheduled).Recurrences(ctx)
+			return want(err, "recurrences", names, []string{"r"})
 		}},
 		{"Admin.Recurrences", func(ctx context.Context) error {
 			states, err := a.Recurrences(ctx, queue)

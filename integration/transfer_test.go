@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/before"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // A queue whose partitions are on several masters of a cluster is exported, and imported into one of another name with fewer
@@ -148,5 +151,91 @@ func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
 	if err != nil || len(states) != 2 || len(seen) != n || states[1].Used != n || !states[0].Spec.Paused ||
 		string(states[0].Spec.Payload) != "\xff" {
 		t.Errorf("%+v %v, delivered %v", states, err, seen)
+	}
+}
+
+// Occurrences that were scheduled when their recurrence was exported are taken back where they are imported, also in a queue
+// with partitions. An import put each into the partition of its ID, where nobody looked for them. Commands of the release
+// before read this export, and this one reads theirs.
+func TestARecurrenceThatWasImportedTakesItsOccurrencesBack(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	now, old := build(t), before.Build(t, before.Release)
+	command := func(s *stack, program, stdin string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(program, append([]string{"--redis", server.URL(), "--prefix", s.prefix}, args...)...)
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+		return string(out)
+	}
+	scheduled := func(s *stack) []string {
+		t.Helper()
+		ids, err := s.raw("ZRANGE", s.keys().Due, "0", "-1").AsStrSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	from := newStack(t, server)
+	const n = 12
+	name := func(i int) string { return fmt.Sprint("tick-", i) }
+	start := time.UnixMilli(from.serverNow()).Add(time.Hour)
+	for i := range n {
+		r := bridge.Recurrence{Queue: from.queue, Name: name(i), Every: time.Hour, Start: start, Payload: []byte("p")}
+		if _, err := from.client.Recur(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	occurrences := scheduled(from)
+	counts := lua.Counts{1, 4}
+	isOf := func(partition int) func(string) bool {
+		return func(place string) bool { return counts.Of(place) == partition }
+	}
+	if len(occurrences) != n || !slices.ContainsFunc(occurrences, func(id string) bool { return !isOf(0)(id) }) {
+		t.Fatal(occurrences)
+	}
+	place := func(what string) string { // that belongs to partition 3
+		for i := 0; ; i++ {
+			if text := fmt.Sprint(what, i); isOf(3)(text) {
+				return text
+			}
+		}
+	}
+	own, key := place("own@"), place("key-")
+	if err := from.schedule1(own, bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	taken := occurrences[0] // somebody's own message stands in its place, and has a key
+	if err := from.bold().Cancel(t.Context(), from.queue, taken); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := from.bold().Schedule(t.Context(), from.queue, nil, bridge.WithID(taken), bridge.Key(key),
+		bridge.In(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for _, by := range []struct{ exports, imports string }{{now, now}, {now, old}, {old, now}} {
+		to := newStack(t, server)
+		command(to, now, "", "queue", "partitions", to.queue, "--create", "4")
+		export := command(from, by.exports, "", "export", from.queue)
+		out := command(to, by.imports, export, "import", to.queue)
+		if !strings.Contains(out, fmt.Sprint("imported ", 2*n+1, ",")) {
+			t.Errorf("by %+v: %s", by, out)
+		}
+		if by.exports != now || by.imports != now {
+			continue
+		}
+		if ids := scheduled(to); !slices.Equal(ids, occurrences[1:]) {
+			t.Errorf("in partition 0: %q", ids)
+		}
+		for i := range n {
+			command(to, now, "", "recur", "rm", to.queue, name(i))
+		}
+		redistest.Want(t, "what is left in partition 0", to.number("ZCARD", to.keys().Due), int64(0))
+		redistest.Want(t, "what is left in the partition of the key and of the own ID", to.number("ZCARD", to.part(3).keys().Due),
+			int64(2))
 	}
 }

@@ -61,6 +61,7 @@ const (
 //	}
 //
 //	func (*Export) Records(ctx context.Context) iter.Seq2[Record, error]
+//	func (*Export) Recurrences(ctx context.Context) ([]string, error)
 //	func (*Export) Time(ctx context.Context) (time.Time, error)
 type Export = transfer.Export
 
@@ -79,6 +80,7 @@ func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 //	func (*Import) Groups(ctx context.Context, groups []string) error
 //	func (*Import) GroupsMade() []string
 //	func (*Import) Known(ctx context.Context, ids []string) ([]bool, error)
+//	func (*Import) Recurrences(names []string)
 //	func (*Import) Remember(ctx context.Context, ids []string) error
 //	func (*Import) Write(ctx context.Context, records []Record) []error
 type Import = transfer.Import

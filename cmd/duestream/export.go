@@ -34,6 +34,8 @@ type exportHeader struct {
 	Held       bool               `json:"held"`
 	Holds      []admin.RecordKind `json:"holds"`
 	Server     int64              `json:"server_ms"` // its clock, when the export began
+	// Recurrences are the names of those whose occurrences may be among the records. Commands of before pass over it.
+	Recurrences []string `json:"recurrences,omitempty"`
 }
 
 // source names what was exported.
@@ -130,6 +132,11 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 		Kind: kindHeader, Version: exportVersion, Queue: queue, Prefix: a.prefix, Partitions: stats.Partitions,
 		Groups: []string{}, Held: stats.Held,
 		Holds: kinds, Server: now.UnixMilli(),
+	}
+	if slices.Contains(kinds, admin.RecordScheduled) {
+		if header.Recurrences, err = export.Recurrences(ctx); err != nil {
+			return err
+		}
 	}
 	moving, total := !stats.Held, int64(0)
 	for _, g := range stats.Groups {

@@ -108,6 +108,7 @@ func (f *importRun) run(ctx context.Context) error {
 		if f.to, err = op.Import(ctx, f.queue, header.source(), f.flags.dedup); err != nil {
 			return err
 		}
+		f.to.Recurrences(header.Recurrences)
 		if !f.flags.noGroups {
 			if err := f.to.Groups(ctx, header.Groups); err != nil {
 				return err

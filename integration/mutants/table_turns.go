@@ -76,7 +76,7 @@ var turnsMutants = []mutant{
 	},
 	{
 		name: "an import goes by IDs alone", file: "stream/transfer/import.go",
-		old:  "cmp.Or(r.Extra[lua.FieldKey], r.messageID())",
+		old:  "cmp.Or(r.key(), r.messageID())",
 		new:  "cmp.Or(r.messageID())",
 		test: []string{"-run", "TestImportGoesByTheKey", "./integration"},
 	},

@@ -28,6 +28,7 @@ type Import struct {
 	counts                lua.Counts
 	groups                map[string]bool // that exist, or were created
 	made                  []string
+	recurrences           map[string]bool   // whose occurrences go to partition 0
 	levels                *lua.Levels       // of the living bridges; nil = whatever they are
 	entries               map[string]string // member that stands for no entry → the entry that has it
 }
@@ -65,6 +66,16 @@ func (im *Import) Groups(ctx context.Context, groups []string) error {
 		}
 	}
 	return nil
+}
+
+// Recurrences has scheduled messages that have the ID of an occurrence of one of these recurrences, and no key, written into
+// partition 0: there it is looked for when its recurrence is changed or removed. Without it, or under another name, it
+// goes to the partition of its ID. See Export.Recurrences. It is called before Write.
+func (im *Import) Recurrences(names []string) {
+	im.recurrences = map[string]bool{}
+	for _, name := range names {
+		im.recurrences[name] = true
+	}
 }
 
 // GroupsMade returns the groups that did not exist, and were created by Groups, or because a record is for them alone.
@@ -145,9 +156,12 @@ func (im *Import) recur(ctx context.Context, records []Record, results []error) 
 }
 
 // partition is the one that a record goes to. A message that no other occurrence may overlap goes where its recurrence
-// is: there a bridge looks for it before it plans the next one.
+// is: there a bridge looks for it before it plans the next one. So does a scheduled occurrence: there it is taken back.
 func (im *Import) partition(r Record) int {
 	if r.overlap() {
+		return 0
+	}
+	if im.isOccurrence(r) {
 		return 0
 	}
 	return im.counts.Of(r.place())
@@ -185,15 +199,23 @@ func (im *Import) member(r Record) (member, meta string) {
 
 // place is what says which partition the message belongs to: its key, else its ID.
 func (r Record) place() string {
+	if r.Kind == RecordDead {
+		return cmp.Or(r.key(), r.letterID())
+	}
+	return cmp.Or(r.key(), r.messageID())
+}
+
+// key is that of the message; "": it has none.
+func (r Record) key() string {
 	switch {
 	case r.Kind == RecordDead:
-		return cmp.Or(fieldMap(r.fields())[lua.FieldKey], r.letterID())
+		return fieldMap(r.fields())[lua.FieldKey]
 	case r.Member != nil:
 		if e, ok := lua.DecodeMeta(string(r.Member), string(r.Meta)); ok {
-			return cmp.Or(e.Extra[lua.FieldKey], r.messageID())
+			return e.Extra[lua.FieldKey]
 		}
 	}
-	return cmp.Or(r.Extra[lua.FieldKey], r.messageID())
+	return r.Extra[lua.FieldKey]
 }
 
 // letterID is the ID of the message of a dead letter.

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
+	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
 // planned is what is remembered of the recurrences of a queue. It is read before what is scheduled, and learns of what was
@@ -39,6 +41,37 @@ func (r Record) checkPlan() error {
 		return nil
 	}
 	return lua.Invalid("plan", r.Plan, "must be what is remembered of a recurrence, at most %d bytes", maxPlan)
+}
+
+// Recurrences returns the names of the recurrences of the queue of which anything is remembered, in order. An import that is
+// told them by Import.Recurrences knows their occurrences. One round trip; it reads what is remembered of each.
+func (e *Export) Recurrences(ctx context.Context) ([]string, error) {
+	plans, err := planner.New(e.c, e.prefix, "", nil).Plans(ctx, e.queue)
+	if err != nil {
+		return nil, fmt.Errorf("export %s: %w", e.queue, err)
+	}
+	var names []string
+	for name := range plans {
+		if recurrence.CheckName(name) == nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// occurrencePart is what stands behind '@' in the ID of an occurrence.
+var occurrencePart = regexp.MustCompile(`^[0-9]+(` + lua.RunSuffix + `)?$`)
+
+// isOccurrence reports whether a record is scheduled as an occurrence is: without a key, for the first time, and under the ID
+// of an occurrence of a recurrence that the import was told of.
+func (im *Import) isOccurrence(r Record) bool {
+	name, at, ok := cutLast(r.messageID())
+	if !ok || !im.recurrences[name] || r.Kind != RecordScheduled || r.key() != "" || !occurrencePart.MatchString(at) {
+		return false
+	}
+	member, _ := r.member()
+	return lua.ParseMember(member).Kind == lua.MemberFirst
 }
 
 // see notes a scheduled record that is an occurrence of later than what is remembered.
