@@ -1,5 +1,5 @@
 -- cancel: takes messages out of the schedule, for good; their IDs may be scheduled again at once.
--- Uses: base history entry free key
+-- Uses: base history entry free key version
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
@@ -8,9 +8,9 @@
 -- KEYS[6] history (stream)
 -- KEYS[7] turns (zset)
 -- KEYS[8] wake (stream)
--- ARGV[1...] id (string)
+-- ARGV[1...] id (string; or, behind an ID, the version that is to be cancelled, as `versions` tells it: any other one stays)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
--- Returns: per message an integer: 1 cancelled, it will never be delivered; 0 not scheduled, -9 not looked at because the messages before it came to 16 MiB: send it again
+-- Returns: per argument an integer: 1 cancelled, it will never be delivered; 0 not scheduled, another version, or the argument is a version; -9 not looked at because the messages before it came to 16 MiB: send it again
 -- Complexity: O(log n) per message; it frees 16 MiB and one message more at most
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.
@@ -41,20 +41,31 @@ local function note_turn(id)
   return fields and #fields or 0
 end
 
+local function is_version(text) return text and string.sub(text, 1, #VERSION) == VERSION end
+
+-- Takes a message out. Returns whether it was scheduled.
+local function take_out(id, last)
+  local weight = not last and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
+  if has_turns then freed = freed + 16 * note_turn(id) end
+  if redis.call('ZREM', due, id) == 0 then return 0 end
+  freed = freed + (weight or 0)
+  redis.call('HDEL', payload, id)
+  if has_meta then redis.call('HDEL', meta, id) end
+  if has_seen then redis.call('ZREM', seen, id) end
+  if story then note_member(story, 'cancelled', id, '}') end
+  return 1
+end
+
 for i, id in ipairs(ARGV) do
   if freed >= most then
     reply[i] = LATER
+  elseif is_version(id) then
+    reply[i] = 0
   else
-    local weight = i < n and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
-    if has_turns then freed = freed + 16 * note_turn(id) end
-    reply[i] = redis.call('ZREM', due, id)
-    if reply[i] == 1 then
-      freed = freed + (weight or 0)
-      redis.call('HDEL', payload, id)
-      if has_meta then redis.call('HDEL', meta, id) end
-      if has_seen then redis.call('ZREM', seen, id) end
-      if story then note_member(story, 'cancelled', id, '}') end
-    end
+    local wanted, version, read = is_version(ARGV[i + 1]) and ARGV[i + 1], nil, 0
+    if wanted then version, read = version_of(due, payload, meta, id) end
+    freed = freed + 16 * read
+    reply[i] = (not wanted or version == wanted) and take_out(id, i == n) or 0
   end
 end
 if k.places[1] then pcall(leave_line, k) end

@@ -97,6 +97,7 @@ func (b *rig) fullServer() {
 	}
 	same := map[string]bool{ // change nothing that dump shows; enqueue_fresh deletes what its caller wrote
 		"enqueue": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
+		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
 		"drop_consumer": true, "take": true, // writes a key that dump does not know
 	}

@@ -26,6 +26,7 @@ func scripts() []*script {
 		registerScript,
 		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
 		restoreScript, retryScript, runRecurrenceScript, signalScript, surveyScript, takeScript, trimScript,
+		versionsScript,
 	}
 }
 
@@ -211,7 +212,7 @@ func checkBody(t *testing.T, h header, text string) {
 	}
 	wantList(t, "checked keys", names, h.keys[:n]...)
 	wantList(t, "checked types", kinds, h.keyTypes[:n]...)
-	if first := strings.Index(text, "redis."); first < check[0] {
+	if first := strings.Index(text, "redis."); first >= 0 && first < check[0] {
 		t.Errorf("touches Redis before the type check: %.60s", text[first:])
 	}
 	// Keys are told, never built.

@@ -1,9 +1,12 @@
 package lua
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"slices"
 	"strconv"
@@ -267,8 +270,7 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
 		n := fitting(ids)
-		keys := []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History, k.Turns, k.Wake}
-		reply, err := cancelScript.integers(ctx, c, keys, append(slices.Clone(ids[:n]), k.Actor), n, d)
+		reply, err := cancelArgs(ctx, c, k, ids[:n], d)
 		if reply != nil && err != nil {
 			waited, err = err, nil
 		}
@@ -278,6 +280,89 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 		err = waited
 	}
 	return truths(reply), err
+}
+
+// Version says what is scheduled under an ID: when it is due, and what its payload and meta are, as far as that tells it from
+// what else was scheduled under this ID. Empty: nothing is. See Marked.
+type Version string
+
+var versionsScript = load("versions", []string{"due", "payload", "meta"}, nil, []string{"id"})
+
+// Versions returns the versions of messages. One round trip for each 1 MiB of meta, and for each 1 MiB of IDs.
+func Versions(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]Version, error) {
+	versions := make([]Version, 0, len(ids))
+	for len(versions) < len(ids) {
+		rest := ids[len(versions):]
+		rest = rest[:fitting(rest)]
+		reply, err := versionsScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta}, rest, len(rest))
+		if err != nil {
+			return nil, err
+		}
+		texts, err := textsOf(reply)
+		if err == nil && texts[0] == strconv.Itoa(notReached) {
+			err = errors.New("nothing was looked at")
+		}
+		if err != nil {
+			return nil, versionsScript.unexpected(err)
+		}
+		for _, text := range texts {
+			if text == strconv.Itoa(notReached) {
+				break
+			}
+			versions = append(versions, Version(text))
+		}
+	}
+	return versions, nil
+}
+
+// CancelVersions is Cancel for messages of which another version than the one that is given stays: then the answer is false. With
+// the empty version any is cancelled.
+func CancelVersions(ctx context.Context, c rueidis.Client, k Keys, ids []string, versions []Version,
+	d Durability) ([]bool, error) {
+	var waited error
+	which := make([]int, len(ids))
+	for i := range which {
+		which[i] = i
+	}
+	reply, err := inParts(which, func(which []int) ([]int64, error) {
+		var args []string
+		var at []int // of each message its place among the arguments
+		for _, i := range which[:fitting(ids[which[0]:])] {
+			at = append(at, len(args))
+			if args = append(args, ids[i]); versions[i] != "" {
+				args = append(args, string(versions[i]))
+			}
+		}
+		some, err := cancelArgs(ctx, c, k, args, d)
+		if some == nil {
+			return nil, err
+		}
+		waited = cmp.Or(err, waited)
+		answers := slices.Repeat([]int64{notReached}, len(which))
+		for i := range at {
+			answers[i] = some[at[i]]
+		}
+		return answers, nil
+	})
+	return truths(reply), cmp.Or(err, waited)
+}
+
+func cancelArgs(ctx context.Context, c rueidis.Client, k Keys, args []string, d Durability) ([]int64, error) {
+	keys := []string{k.Due, k.Payload, k.Meta, k.Seen, k.Policy, k.History, k.Turns, k.Wake}
+	return cancelScript.integers(ctx, c, keys, append(slices.Clone(args), k.Actor), len(args), d)
+}
+
+// Marked returns a meta that says the same, and ends in white space that no other one ends in, so that no two versions of a
+// message are equal that were written so, whatever else they hold.
+func Marked(meta string) string {
+	if meta == "" {
+		meta = "{}"
+	}
+	mark := []byte(meta)
+	for n := rand.Uint64(); n > 0; n >>= 1 {
+		mark = append(mark, " \t"[n&1])
+	}
+	return string(mark)
 }
 
 // maxSent bounds what is sent to a script at once, where that may be of any size: the server reads all of it before the script's

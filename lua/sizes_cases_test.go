@@ -19,7 +19,7 @@ func ordeals() map[string]func(*ordeal) {
 		"trim": (*ordeal).trim, "pass_turns": (*ordeal).passTurns, "receive": (*ordeal).receive,
 		"redrive": (*ordeal).redrive, "restore": (*ordeal).restore, "survey": (*ordeal).survey,
 		"heartbeat": (*ordeal).heartbeat, "register": (*ordeal).register, "configure": (*ordeal).configure,
-		"signal": (*ordeal).signal, "take": (*ordeal).take,
+		"signal": (*ordeal).signal, "take": (*ordeal).take, "versions": (*ordeal).versions,
 		"recur": (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
 		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer,
@@ -116,7 +116,21 @@ func (o *ordeal) enqueueFresh() {
 
 func (o *ordeal) cancel() {
 	o.schedule(o.number("members", 1, 60))
-	_, err := Cancel(o.b.ctx, o.scale, o.b.k, o.there(), Durability{})
+	members := o.there()
+	if o.flip("versions") {
+		versions, err := Versions(o.b.ctx, o.b.c, o.b.k, members)
+		o.must(err)
+		_, err = CancelVersions(o.b.ctx, o.scale, o.b.k, members, versions, Durability{})
+		o.must(err)
+		return
+	}
+	_, err := Cancel(o.b.ctx, o.scale, o.b.k, members, Durability{})
+	o.must(err)
+}
+
+func (o *ordeal) versions() {
+	o.schedule(o.number("members", 1, 60))
+	_, err := Versions(o.b.ctx, o.scale, o.b.k, o.there())
 	o.must(err)
 }
 

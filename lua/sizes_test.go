@@ -57,7 +57,8 @@ local function counted(call)
   end
 end
 local account = KEYS[1] .. ':touched'
-local redis = {call = counted(server.call), pcall = counted(server.pcall), error_reply = server.error_reply, status_reply = server.status_reply}
+local redis = {call = counted(server.call), pcall = counted(server.pcall), error_reply = server.error_reply, status_reply = server.status_reply,
+  sha1hex = server.sha1hex}
 local function script()
 `
 

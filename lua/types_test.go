@@ -93,6 +93,10 @@ func calls() []call {
 			_, err := Cancel(b.ctx, b.c, b.k, []string{"m", "due"}, Durability{})
 			return err
 		}},
+		{versionsScript, queue(func(k Keys) []string { return []string{k.Due, k.Payload, k.Meta} }), func(b *rig) error {
+			_, err := Versions(b.ctx, b.c, b.k, []string{"m", "due"})
+			return err
+		}},
 		{rescheduleScript, waking, func(b *rig) error {
 			_, _, err := Reschedule(b.ctx, b.c, b.k, "due", At(time.UnixMilli(3)), Durability{})
 			return err

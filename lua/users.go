@@ -14,6 +14,7 @@ var usersOf = map[string][]string{
 	"receive": {"gateway"}, "reclaim": {"bridge"}, "redrive": {"gateway"}, "register": {"bridge", "gateway", "producer", "worker"}, "reschedule": {"gateway", "producer"},
 	"reschedule_retries": {"gateway", "producer"}, "restore": nil,
 	"retry": {"gateway", "worker"}, "signal": {"bridge", "gateway", "producer", "worker"}, "survey": {"bridge"}, "take": {"gateway"}, "trim": {"bridge"},
+	"versions": {"gateway", "producer"},
 }
 
 // Users returns the documented users who may run a script, in order.

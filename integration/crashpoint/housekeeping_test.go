@@ -81,6 +81,18 @@ func upkeep() []scenario {
 				return lua.StillOrphans(s.ctx, c, s.k.Due, s.k.Payload, []string{"orphan", "other"})
 			})
 		}},
+		{script: "versions", state: "scheduled, and not", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("there", hour))
+			s.owe("a", "there", delivered, delivered)
+			return func(c rueidis.Client) error {
+				versions, err := lua.Versions(s.ctx, c, s.k, []string{"there", "unknown"})
+				if err == nil && (versions[0] == "" || versions[1] != "") {
+					s.Errorf("versions are %q", versions)
+				}
+				return err
+			}
+		}},
 		{script: "find_lost", state: "one held, one held and deleted", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			const lost = "1-1"

@@ -230,6 +230,22 @@ func scheduling() []scenario {
 				return err
 			}
 		}},
+		{script: "cancel", state: "one version, and another one", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("same", hour), item("moved", hour))
+			s.owe("a", "same", delivered|gone, gone)
+			s.owe("a", "moved", delivered, delivered)
+			ids := []string{"same", "moved"}
+			versions, err := lua.Versions(s.ctx, s.c, s.k, ids)
+			if err != nil {
+				s.Fatal(err)
+			}
+			s.do("ZINCRBY", s.k.Due, "1", "moved")
+			return func(c rueidis.Client) error {
+				_, err := lua.CancelVersions(s.ctx, c, s.k, ids, versions, lua.Durability{})
+				return err
+			}
+		}},
 		{script: "reschedule", state: "to an earlier time", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("moved", "+7200000"), item("other", hour))

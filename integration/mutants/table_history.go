@@ -4,7 +4,7 @@ package main
 var historyMutants = []mutant{
 	{
 		name: "a cancelled message is not told of", file: "lua/cancel.lua",
-		old:  "      if story then note_member(story, 'cancelled', id, '}') end\n",
+		old:  "  if story then note_member(story, 'cancelled', id, '}') end\n",
 		new:  "",
 		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
 	},

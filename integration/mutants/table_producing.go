@@ -81,6 +81,30 @@ var producingMutants = []mutant{
 		test: []string{"-run", "TestReplaceTakesThePlaceOfAnotherKey", "./scheduler/producer"},
 	},
 	{
+		name: "cancel takes away whatever version is there", file: "lua/cancel.lua",
+		old:  "(not wanted or version == wanted) and",
+		new:  "(not wanted or version ~= '') and",
+		test: []string{"-run", "TestReplacementsLeaveOneWhereverTheyStop", "./scheduler/producer"},
+	},
+	{
+		name: "what replaces another message may be equal to it", file: "scheduler/producer/route.go",
+		old:  "t.to, lua.Marked(w.item.Meta)\n",
+		new:  "t.to, w.item.Meta+\"\"\n",
+		test: []string{"-run", "TestReplacementsLeaveOneWhereverTheyStop", "./scheduler/producer"},
+	},
+	{
+		name: "a call that replaces leaves what it had not seen", file: "scheduler/producer/replace.go",
+		old:  "\t\tcase own && others > 0 && ",
+		new:  "\t\tcase own && others > 99 && ",
+		test: []string{"-run", "TestReplacementsLeaveOneWhereverTheyStop", "./scheduler/producer"},
+	},
+	{
+		name: "a call that found nothing to replace any more does not look again", file: "scheduler/producer/replace.go",
+		old:  "(len(t.from) > 0 || !r.Replaced)",
+		new:  "len(t.from) > 0",
+		test: []string{"-run", "TestReplacementsLeaveOneWhereverTheyStop", "./scheduler/producer"},
+	},
+	{
 		name: "a lookup asks only where the ID would be", file: "lua/partition.go",
 		old:  "\tfor i := range c.Latest() {\n\t\tif !slices.Contains(found[:likely], i) {\n",
 		new:  "\tfor i := range c.Latest() {\n\t\tif i == 0 && !slices.Contains(found[:likely], i) {\n",

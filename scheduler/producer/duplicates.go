@@ -27,7 +27,7 @@ type batchMessage struct {
 type sighting struct {
 	refused   error         // why the message must not be stored; nil = nothing keeps it from that
 	inWindow  error         // ErrDuplicate, of a dedup window: what is scheduled may be replaced in spite of it
-	scheduled []int         // partitions in which the ID is scheduled, and the message may take its place
+	scheduled []version     // what is scheduled under the ID, and the message may take the place of
 	window    time.Duration // what is left of the longest dedup window
 	own       bool          // the ID is scheduled in the partition that the message goes to
 }
@@ -36,7 +36,8 @@ type sighting struct {
 // its queue, and only the key that was given with it says in which partition it is. It returns why some messages must
 // not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition
 // that they go to. What a message that replaces has to do besides is in s.takes. Pipelined; one round trip per 500 IDs,
-// in which all partitions are asked; none for a queue with one partition, and for generated IDs.
+// in which all partitions are asked, and another one where something is to be replaced in them; none for a queue with
+// one partition, and for generated IDs.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -97,6 +98,9 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 				failed = p.harmlessly(ctx, since, func(ctx context.Context) error {
 					some, err := holds(ctx, p.cfg.Client, keys, chunk)
 					if err == nil {
+						err = s.versions(ctx, partition, ms, chunk, some)
+					}
+					if err == nil {
 						held = append(held, some...)
 					}
 					return err
@@ -125,7 +129,7 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 				case held[i].refuses(m):
 					refuse(seen, twice)
 				case held[i].scheduled:
-					seen.scheduled = append(seen.scheduled, partition)
+					seen.scheduled = append(seen.scheduled, version{partition, held[i].version})
 				case held[i].window > 0:
 					seen.inWindow = twice
 				}
@@ -134,6 +138,28 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 	}
 	looks.Wait()
 	return sightings
+}
+
+// versions notes what a partition holds of messages that are to be replaced by others that go elsewhere.
+func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message, asked []batchMessage, held []holding) error {
+	var ids []string
+	var at []int // among those that were asked for
+	for i, one := range asked {
+		m := &ms[one.at]
+		if m.Replace != "" && held[i].scheduled && !held[i].refuses(m) && partition != s.counts.Of(m.place()) {
+			ids, at = append(ids, one.id), append(at, i)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	p := s.route.p
+	versions, err := lua.Versions(ctx, p.cfg.Client, p.keys(lua.PartitionName(s.route.queue, partition)), ids)
+	for i, is := range versions {
+		h := &held[at[i]]
+		h.version, h.scheduled = is, is != "" // it may have become ready since
+	}
+	return err
 }
 
 // duplicate is ErrDuplicate, joined with the reason when the stored message is not as durable as asked. A server confirms writes
@@ -163,6 +189,7 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 type holding struct {
 	scheduled bool
 	due       int64         // of what is scheduled, Unix ms
+	version   lua.Version   // of what is scheduled; only where it is to be replaced by a message that goes elsewhere
 	window    time.Duration // what is left of its dedup window; zero: it is in none
 	now       int64         // by the clock of the partition's server, Unix ms
 }

@@ -166,9 +166,9 @@ func (p *Producer) keys(partition string) lua.Keys {
 //
 // An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
 // that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
-// goes to the partition of its key, and what it replaces in others is cancelled after it was taken, in another round
-// trip, and looked for in one more. When that fails the error is ErrUncertain: both may be delivered, or, beside other
-// calls that replace the ID, none, unless the call is repeated.
+// goes to the partition of its key. What it replaces in others is looked at before, cancelled after it was taken, and
+// looked for once more: a round trip each. When that fails the error is ErrUncertain: both may be delivered. Of calls
+// that replace an ID at the same moment the message that was added last stays, wherever any of them ends.
 //
 // ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
 // heard of it, and store an ID where it belonged before while it is scheduled where it belongs now. And of calls with
@@ -229,8 +229,18 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 
 // schedule lets messages go out, and waits for their answers. Repeats are counted since the given time.
 func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time) []Result {
-	queue := s.route.queue
-	elsewhere, served := s.duplicates(ctx, ms), s.served(ctx, ms)
+	results := s.store(ctx, ms, s.duplicates(ctx, ms), since)
+	s.takeAway(ctx, ms, results)
+	if some := s.contested(ctx, ms, results); len(some) > 0 {
+		s.again(ctx, ms, some, results, since)
+	}
+	return results
+}
+
+// store lets those messages go out that are not refused, which is said by their places in the batch, and waits for
+// their answers.
+func (s *batchRoute) store(ctx context.Context, ms []Message, refused map[int]error, since time.Time) []Result {
+	queue, served := s.route.queue, s.served(ctx, ms)
 	c := newBatchCall(ctx, len(ms))
 	var one [1]waiting
 	ws := one[:0]
@@ -247,7 +257,7 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 			err = served
 		}
 		if err == nil {
-			err = elsewhere[i]
+			err = refused[i]
 		}
 		if err != nil {
 			c.answer(i, Result{Receipt{ID: ms[i].ID}, wrap("schedule", queue, ms[i].ID, err)})
@@ -257,12 +267,7 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	}
 	s.add(ws)
 	s.start(c)
-	results := c.wait(queue)
-	s.takeAway(ctx, ms, results)
-	if gone := s.takenAway(ctx, ms, results); len(gone) > 0 {
-		s.again(ctx, ms, gone, results, since)
-	}
-	return results
+	return c.wait(queue)
 }
 
 // served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing, and

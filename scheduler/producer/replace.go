@@ -15,8 +15,14 @@ import (
 // taking is what a message has to do besides to take the place of those of its ID in other partitions.
 type taking struct {
 	to     int           // the partition that it goes to
-	from   []int         // partitions whose message of its ID is cancelled when it was taken
+	from   []version     // what is cancelled when it was taken
 	window time.Duration // for how long its ID is remembered there; zero = as the message says
+}
+
+// version is what was scheduled under an ID in a partition.
+type version struct {
+	partition int
+	is        lua.Version
 }
 
 // replace notes what a message has to do to take the place of those of its ID that are scheduled. One with a key goes
@@ -26,13 +32,16 @@ type taking struct {
 // The new message is added before the old one is taken away. When the producer dies in between, both are scheduled; the
 // same call, repeated, takes the old one away. When the old one is drained in between, it is delivered, as one that was
 // drained just before the call.
+//
+// A call takes away only what it saw before it added its own, and what it adds is equal to nothing else. So, of calls
+// that replace an ID at the same moment, none takes away the message that was added last, wherever any of them stops.
 func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
-	slices.Sort(seen.scheduled)
+	slices.SortFunc(seen.scheduled, func(a, b version) int { return cmp.Compare(a.partition, b.partition) })
 	t := taking{to: s.counts.Of(m.place()), from: seen.scheduled}
 	switch {
 	case seen.own:
 	case m.Key == "":
-		t.to, t.from = seen.scheduled[0], seen.scheduled[1:]
+		t.to, t.from = seen.scheduled[0].partition, seen.scheduled[1:]
 	default: // cancelling the old one ends the window that began with it
 		t.window = seen.window
 	}
@@ -45,28 +54,32 @@ func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
 // takeAway cancels what messages that were taken have replaced in other partitions. One round trip, in which all are
 // asked; none when there is nothing.
 func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Result) {
-	places := map[int][]int{} // partition → messages
+	type old struct {
+		at int // of the message that has replaced it
+		is lua.Version
+	}
+	places := map[int][]old{} // by partition
 	for at, t := range s.takes {
 		if results[at].Err != nil && !errors.Is(results[at].Err, lua.ErrNotDurable) {
 			continue
 		}
-		for _, partition := range t.from {
-			places[partition] = append(places[partition], at)
+		for _, v := range t.from {
+			places[v.partition] = append(places[v.partition], old{at, v.is})
 		}
 	}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for partition, messages := range places {
+	for partition, olds := range places {
 		all.Go(func() {
-			for some := range slices.Chunk(messages, cancelChunk) {
-				ids := make([]string, len(some))
-				for i, at := range some {
-					ids[i] = ms[at].ID
+			for some := range slices.Chunk(olds, cancelChunk) {
+				ids, versions := make([]string, len(some)), make([]lua.Version, len(some))
+				for i, old := range some {
+					ids[i], versions[i] = ms[old.at].ID, old.is
 				}
-				gone, waited, err := s.cancelIn(ctx, partition, ids)
+				gone, waited, err := s.cancelIn(ctx, partition, ids, versions)
 				mu.Lock()
-				for i, at := range some {
-					r := &results[at]
+				for i, old := range some {
+					r := &results[old.at]
 					switch {
 					case err != nil:
 						err := fmt.Errorf("%w: it was taken, and the message that it replaces may be delivered from "+
@@ -83,15 +96,17 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 	all.Wait()
 }
 
-// takenAway returns the messages of a batch, by their places in it, that are scheduled nowhere any more although their
-// time has not come, after they were taken and have replaced others. Two calls that replace one ID at the same moment,
-// in two partitions, may cancel what the other one has added: then nothing would be left. The last one to cancel sees
-// that here. One round trip, in which all partitions are asked; none where nothing was replaced in another partition.
-func (s *batchRoute) takenAway(ctx context.Context, ms []Message, results []Result) []int {
+// contested returns the messages of a batch, by their places in it, that have to begin again after they were taken and
+// have replaced others, because another call that replaces the same ID did so at the same moment. Either a message is
+// scheduled nowhere any more although its time has not come. Or it is scheduled beside another one in another partition,
+// which the call did not see before it added its own: of several calls the last to look sees that. One round trip, in
+// which all partitions are asked; none where nothing was to be replaced in another partition.
+func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Result) []int {
 	var asked []batchMessage
 	for at, t := range s.takes {
-		taken := results[at].Err == nil || errors.Is(results[at].Err, lua.ErrNotDurable)
-		if len(t.from) > 0 && taken && !results[at].Ready {
+		r := &results[at]
+		taken := r.Err == nil || errors.Is(r.Err, lua.ErrNotDurable)
+		if taken && !r.Ready && (len(t.from) > 0 || !r.Replaced) { // not replaced: what it saw there had gone
 			asked = append(asked, batchMessage{at, ms[at].ID})
 		}
 	}
@@ -114,52 +129,66 @@ func (s *batchRoute) takenAway(ctx context.Context, ms []Message, results []Resu
 	}
 	looks.Wait()
 	failed := errors.Join(errs...)
-	var gone []int
+	var again []int
 	for i, one := range asked {
 		r, to := &results[one.at], s.takes[one.at].to
-		scheduled := slices.ContainsFunc(held, func(h []holding) bool { return len(h) > i && h[i].scheduled })
+		scheduled := func(partition int) bool { return len(held[partition]) > i && held[partition][i].scheduled }
+		own, others := scheduled(to), 0
+		for partition := range held {
+			if partition != to && scheduled(partition) {
+				others++
+			}
+		}
 		switch {
-		case scheduled:
+		case own && others > 0 && ms[one.at].Replace == lua.Replace: // later and earlier would refuse their own message
+			again = append(again, one.at)
+		case own || others > 0:
 		case failed != nil:
 			err := fmt.Errorf("%w: another call with the same ID may have cancelled it: %w", ErrUncertain, failed)
 			r.Err = wrap("schedule", s.route.queue, one.id, err)
 		case r.Due.UnixMilli() > held[to][i].now:
-			gone = append(gone, one.at)
+			again = append(again, one.at)
 		}
 	}
-	return gone
+	return again
 }
 
-// again schedules messages of a batch that another call has taken away, for the time that they were to be due at.
-func (s *batchRoute) again(ctx context.Context, ms []Message, gone []int, results []Result, since time.Time) {
+// again has messages of a batch begin again that are contested.
+func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, results []Result, since time.Time) {
 	p := s.route.p
 	if time.Since(since) > max(p.cfg.RetryTimeout, p.try) {
-		for _, at := range gone {
-			err := fmt.Errorf("%w: other calls with the same ID cancel it again and again", ErrUncertain)
+		for _, at := range contested {
+			err := fmt.Errorf("%w: other calls replace the same ID again and again", ErrUncertain)
 			results[at].Err = wrap("schedule", s.route.queue, ms[at].ID, err)
 		}
 		return
 	}
-	some := make([]Message, len(gone))
-	for i, at := range gone {
-		some[i] = ms[at]
-		some[i].At, some[i].Delay, some[i].Spread = results[at].Due, 0, 0
-	}
-	round := batchRoute{route: s.route, counts: s.counts, unread: s.unread}
+	round, some := s.anew(ms, contested, results)
 	for i, result := range round.schedule(ctx, some, since) {
 		result.Replaced = true // it was, by the call before
-		results[gone[i]] = result
+		results[contested[i]] = result
 	}
 }
 
-// cancelIn cancels messages in one partition, and says which were there. waited says why that is not as durable as
-// asked.
-func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string) (gone []bool, waited, err error) {
+// anew returns the way of some messages of a batch that begin again, for the time that they were to be due at.
+func (s *batchRoute) anew(ms []Message, some []int, results []Result) (batchRoute, []Message) {
+	again := make([]Message, len(some))
+	for i, at := range some {
+		again[i] = ms[at]
+		again[i].At, again[i].Delay, again[i].Spread = results[at].Due, 0, 0
+	}
+	return batchRoute{route: s.route, counts: s.counts, unread: s.unread}, again
+}
+
+// cancelIn cancels versions of messages in one partition, and says which were there. waited says why that is not as
+// durable as asked.
+func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string,
+	versions []lua.Version) (gone []bool, waited, err error) {
 	p := s.route.p
 	keys := p.keys(lua.PartitionName(s.route.queue, partition))
 	_, err = p.repeat(ctx, time.Now(), func(ctx context.Context) error {
 		var err error
-		gone, err = lua.Cancel(ctx, p.cfg.Client, keys, ids, p.cfg.Durability)
+		gone, err = lua.CancelVersions(ctx, p.cfg.Client, keys, ids, versions, p.cfg.Durability)
 		waited, err = setAside(err)
 		return err
 	})

@@ -257,7 +257,7 @@ func (s *batchRoute) add(ws []waiting) {
 		}
 		partition := s.counts.Of(cmp.Or(w.key, w.item.ID))
 		if t, replaces := s.takes[w.at]; replaces {
-			partition = t.to
+			partition, w.item.Meta = t.to, lua.Marked(w.item.Meta)
 			if t.window > 0 {
 				w.item.Dedup = lua.Window(t.window)
 			}

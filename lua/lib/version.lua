@@ -1,0 +1,16 @@
+-- Shared by the scripts that tell versions of a message apart: what was scheduled under one ID, one after the other.
+
+local VERSION = SEP .. 'version ' -- what a version begins with, as an argument beside IDs
+
+local MOST_COMPARED = 524288 -- bytes of meta; a message with more is malformed
+
+-- What is scheduled under an ID: its due time, also while it waits for its key, the length of its payload, and its meta. '' when nothing is.
+-- And how many bytes it read.
+local function version_of(due, payload, meta, id)
+  local score = redis.call('ZSCORE', due, id)
+  if not score then return '', 0 end
+  local length = redis.call('HSTRLEN', meta, id)
+  local fields = length > 0 and length <= MOST_COMPARED and redis.call('HGET', meta, id) or ''
+  local at = digits(parked_due(score) or number_of(score))
+  return VERSION .. at .. ' ' .. redis.call('HSTRLEN', payload, id) .. ' ' .. length .. ' ' .. redis.sha1hex(fields), #fields
+end

@@ -1,0 +1,216 @@
+package producer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// replacer is a call that replaces an ID, step by step: it looks, adds its message, takes away what it saw, and looks
+// once more, which may have it begin again.
+type replacer struct {
+	*identityRig
+	p       *Producer
+	ms      []Message
+	round   batchRoute
+	refused map[int]error
+	results []Result
+	steps   int // done in this round
+	over    bool
+}
+
+const replacerSteps = 4 // of a round
+
+func (r *identityRig) replacer(p *Producer, m Message) *replacer {
+	r.Helper()
+	c := &replacer{identityRig: r, p: p, ms: []Message{m}}
+	way, err := p.enter(r.Context(), r.queue)
+	if err != nil {
+		r.Fatal(err)
+	}
+	p.busy.Done() // no step outlives the test
+	if c.round, err = way.batchRoute(r.Context(), c.ms, time.Now()); err != nil {
+		r.Fatal(err)
+	}
+	return c
+}
+
+// step goes one step further.
+func (c *replacer) step() {
+	c.Helper()
+	ctx := c.Context()
+	switch c.steps {
+	case 0:
+		c.refused = c.round.duplicates(ctx, c.ms)
+	case 1:
+		c.results = c.round.store(ctx, c.ms, c.refused, time.Now())
+	case 2:
+		c.round.takeAway(ctx, c.ms, c.results)
+	case 3:
+		some := c.round.contested(ctx, c.ms, c.results)
+		if c.over = len(some) == 0; !c.over {
+			c.round, c.ms = c.round.anew(c.ms, some, c.results)
+		}
+	}
+	if c.results != nil && c.results[0].Err != nil {
+		c.Fatal(c.results[0].Err)
+	}
+	c.steps = (c.steps + 1) % replacerSteps
+}
+
+// finish goes on to the end.
+func (c *replacer) finish() {
+	c.Helper()
+	for n := 0; !c.over; n++ {
+		if n == 10*replacerSteps {
+			c.Fatal("it begins again and again")
+		}
+		c.step()
+	}
+}
+
+// interleavings returns the orders of two calls of so many steps: of each step the call that does it.
+func interleavings(a, b int) (orders [][]int) {
+	if a == 0 && b == 0 {
+		return [][]int{nil}
+	}
+	for who, left := range []int{a, b} {
+		if left == 0 {
+			continue
+		}
+		rest := []int{a, b}
+		rest[who]--
+		for _, order := range interleavings(rest[0], rest[1]) {
+			orders = append(orders, append([]int{who}, order...))
+		}
+	}
+	return orders
+}
+
+// Of two calls that replaced one ID in two partitions, each cancelled what the other one had added. When one of them
+// had looked once more before, and the other one died before it could look, nothing was left: a lost message. Now a call
+// takes away only what it saw before it added its own, so the last version that was added stays. Here two calls take
+// their steps in every order, and either of them dies after any of its steps.
+func TestReplacementsLeaveOneWhereverTheyStop(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	for _, one := range []struct{ before, to []int }{ // partitions in which the ID is scheduled; of the keys of the calls
+		{[]int{2}, []int{3, 5}}, {[]int{3}, []int{3, 5}}, {[]int{3, 5}, []int{3, 5}}, {[]int{3, 5}, []int{3, 3}},
+	} {
+		t.Run(fmt.Sprint("from ", one.before, " to ", one.to), func(t *testing.T) {
+			t.Parallel()
+			r := newIdentityRig(t, s)
+			c := contest{r, []*Producer{r.p, newProducer(t, s.Client(t), r.prefix)}, one.to, one.before}
+			c.inEveryOrder()
+		})
+	}
+}
+
+// contest is two calls that replace one ID. All messages are equal, and due at the same time.
+type contest struct {
+	*identityRig
+	ps         []*Producer
+	to, before []int
+}
+
+func (c *contest) inEveryOrder() {
+	const all = replacerSteps
+	at := time.UnixMilli(queuetest.Now(c.T, c.c).Add(time.Hour).UnixMilli())
+	orders, deaths := 0, 0
+	try := func(order []int, who, more int) (begunAgain bool) {
+		orders++
+		return c.inOrder(fmt.Sprint("x", orders), at, order, who, more)
+	}
+	for steps := range all {
+		for _, order := range slices.Concat(interleavings(steps, all), interleavings(all, steps)) { // one dies in its first round
+			try(order, 0, 0)
+		}
+	}
+	for _, order := range interleavings(all, all) {
+		for who := range c.ps {
+			for more := 0; more < all && try(order, who, more); more++ { // one dies in its second round
+				deaths++
+			}
+		}
+	}
+	c.Logf("%d orders, in %d of which a call died in its second round", orders, deaths)
+	if deaths == 0 && c.to[0] != c.to[1] {
+		c.Error("no call has begun again")
+	}
+}
+
+// inOrder has the calls take the steps of their first round in an order. Who has done all of them goes on to the end;
+// but if who has begun again, it takes so many more steps and dies, and with none goes on to the end last.
+func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (begunAgain bool) {
+	c.Helper()
+	about := fmt.Sprintf("%s, steps %v, then %d of call %d", id, order, more, who)
+	for _, partition := range c.before {
+		m := lua.Item{ID: id, When: lua.At(at), Payload: []byte("p"),
+			Meta: lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: keyOf(partition)})}
+		if _, err := lua.Enqueue(c.Context(), c.c, c.keys(partition), lua.Token{}, []lua.Item{m}, lua.Durability{}); err != nil {
+			c.Fatal(err)
+		}
+	}
+	var calls []*replacer
+	for i, p := range c.ps {
+		m := Message{ID: id, Key: keyOf(c.to[i]), At: at, Payload: []byte("p"), Replace: lua.Replace}
+		calls = append(calls, c.replacer(p, m))
+	}
+	check := func() {
+		c.Helper()
+		if len(c.partitionsOf(id)) == 0 {
+			c.Errorf("%s: it is scheduled nowhere", about)
+		}
+	}
+	steps := make([]int, len(calls))
+	for _, one := range order {
+		calls[one].step()
+		steps[one]++
+		check()
+	}
+	begunAgain = steps[who] == replacerSteps && !calls[who].over
+	dies := begunAgain && more > 0
+	if dies {
+		for range more {
+			calls[who].step()
+			check()
+		}
+	}
+	for _, one := range []int{1 - who, who} {
+		if steps[one] == replacerSteps && !(dies && one == who) {
+			calls[one].finish()
+			check()
+		} else {
+			dies = true
+		}
+	}
+	if left := c.partitionsOf(id); len(left) > 1 && !dies {
+		c.Errorf("%s: both calls have returned, and it is scheduled in the partitions %v", about, left)
+	}
+	return begunAgain
+}
+
+// partitionsOf returns the partitions in which an ID is scheduled.
+func (r *identityRig) partitionsOf(id string) (partitions []int) {
+	r.Helper()
+	var commands []rueidis.Completed
+	for partition := range 8 {
+		commands = append(commands, r.c.B().Zscore().Key(r.keys(partition).Due).Member(id).Build())
+	}
+	for partition, reply := range r.c.DoMulti(r.Context(), commands...) {
+		switch err := reply.Error(); {
+		case err == nil:
+			partitions = append(partitions, partition)
+		case !rueidis.IsRedisNil(err):
+			r.Fatal(err)
+		}
+	}
+	return partitions
+}
