@@ -128,15 +128,17 @@ func judge(s *Server, info view.Info, settings map[string]string, say func(c *Ch
 		say(evicts, info.Number("evicted_keys"), "maxmemory-policy is %s; %s evicted since its start", p,
 			plural(info.Number("evicted_keys"), "key was", "keys were"))
 	}
+	// A server does not count the buffers of its replicas and of the append-only file against maxmemory.
+	counted := s.Used - info.Number("mem_not_counted_for_evict")
 	switch machine := info.Number("total_system_memory"); {
 	case s.MaxMemory == 0:
 		say(noLimit, 1, "maxmemory is not set")
 	case machine > 0 && s.MaxMemory > machine:
 		say(noLimit, 1, "maxmemory is %d bytes, the machine has %d", s.MaxMemory, machine)
-	case s.Used >= s.MaxMemory && told.MaxMemoryPolicy == "noeviction":
-		say(full, s.Used, "%d of %d bytes are used", s.Used, s.MaxMemory)
-	case s.Used >= s.MaxMemory/10*9:
-		say(nearlyFull, s.Used, "%d of %d bytes are used", s.Used, s.MaxMemory)
+	case counted >= s.MaxMemory && told.MaxMemoryPolicy == "noeviction":
+		say(full, counted, "%d of %d bytes are used", counted, s.MaxMemory)
+	case counted >= s.MaxMemory/10*9:
+		say(nearlyFull, counted, "%d of %d bytes are used", counted, s.MaxMemory)
 	}
 	switch {
 	case !s.AOF:
