@@ -297,6 +297,14 @@ func EnsureGroup(ctx context.Context, c rueidis.Client, k Keys, group string) (c
 	return n == 1, err
 }
 
+var dropGroupsScript = load("drop_groups", []string{"stream"}, nil, []string{"group"})
+
+// DropGroups destroys those of the groups that hold no entry, if the stream holds none either, and says how many.
+func DropGroups(ctx context.Context, c rueidis.Client, k Keys, groups []string) (int, error) {
+	n, err := dropGroupsScript.integer(ctx, c, []string{k.Stream}, groups)
+	return int(n), err
+}
+
 var dropConsumerScript = load("drop_consumer", []string{"stream"}, []string{"group"}, []string{"consumer"})
 
 // DropConsumers deletes those of the consumers that hold nothing, and says how many.

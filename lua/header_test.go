@@ -19,7 +19,7 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelEntriesScript,
-		cancelRetriesScript, configureScript, drainScript, dropConsumerScript, enqueueScript,
+		cancelRetriesScript, configureScript, drainScript, dropConsumerScript, dropGroupsScript, enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript, findUnfinishedScript,
 		heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript, redriveScript,
@@ -216,7 +216,7 @@ func checkBody(t *testing.T, h header, text string) {
 		t.Errorf("touches Redis before the type check: %.60s", text[first:])
 	}
 	// Keys are told, never built.
-	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER)')?, ([^,)]+)`).
+	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER|DESTROY)')?, ([^,)]+)`).
 		FindAllStringSubmatch(text, -1) {
 		key := strings.TrimPrefix(m[2], "k.")
 		if !slices.Contains(h.keys, key) && key != "target" {

@@ -224,7 +224,8 @@ var readOnly = map[string]bool{
 // argumentsAfterKey is what a command needs behind its key to be a command at all: newer servers answer no question about less.
 var argumentsAfterKey = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2,
-	"XPENDING": 1, "XRANGE": 2,
+	"XGROUP DESTROY": 1,
+	"XPENDING":       1, "XRANGE": 2,
 	"XREVRANGE": 2, "ZADD": 2, "ZREM": 1, "ZREMRANGEBYSCORE": 2, "ZREMRANGEBYRANK": 2, "ZRANGE": 2, "ZRANGEBYSCORE": 2,
 	"ZSCORE": 1, "ZMSCORE": 1, "ZRANK": 1, "ZRANGEBYLEX": 2,
 	"ZCOUNT": 2, "ZSCAN": 1, "HSET": 2, "HSETNX": 2, "HDEL": 1, "HGET": 1, "HMGET": 1, "HSTRLEN": 1, "HSCAN": 1, "HEXISTS": 1,

@@ -100,6 +100,26 @@ func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
 	})
 }
 
+func TestDropGroupsDestroysNoGroupThatIsOwedAnything(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		drop := func(want int) {
+			b.Helper()
+			n, err := DropGroups(b.ctx, b.c, b.k, []string{"a", "b", "nobody"})
+			redistest.Want(b, "destroyed", fmt.Sprint(n, err), fmt.Sprint(want, nil))
+		}
+		drop(0) // there is no stream
+		b.groups("a", "b")
+		b.do("XADD", b.k.Stream, "5-1", "id", "m")
+		drop(0)
+		redistest.Want(b, "given to a", len(b.read("a", "c", 10)), 1)
+		b.do("XDEL", b.k.Stream, "5-1")
+		drop(1) // a holds an entry that somebody deleted: it is to become a dead letter
+		b.do("XACK", b.k.Stream, "a", "5-1")
+		drop(1)
+		drop(0)
+	})
+}
+
 func TestDropConsumersNeverDropsWhatTheyHold(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		drop := func(group string, names ...string) int {

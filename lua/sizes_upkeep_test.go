@@ -45,6 +45,15 @@ func (o *ordeal) ensureGroup() {
 	o.must(err)
 }
 
+func (o *ordeal) dropGroups() {
+	if o.flip("held") {
+		o.held(2)
+	}
+	o.b.groups("g1", "g2")
+	_, err := DropGroups(o.b.ctx, o.scale, o.b.k, []string{"g", "g1", "g2", "nobody"})
+	o.must(err)
+}
+
 func (o *ordeal) dropConsumer() {
 	o.held(2)
 	o.b.do("XGROUP", "CREATECONSUMER", o.b.k.Stream, "g", "c2")

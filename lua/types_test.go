@@ -194,6 +194,10 @@ func calls() []call {
 			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
 			return err
 		}},
+		{dropGroupsScript, stream, func(b *rig) error {
+			_, err := DropGroups(b.ctx, b.c, b.k, []string{"another"})
+			return err
+		}},
 		{signalScript, queue(func(k Keys) []string { return []string{k.Wake} }), func(b *rig) error {
 			return signal(b.ctx, b.c, b.k.Wake, "settings")
 		}},

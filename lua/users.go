@@ -6,8 +6,8 @@ import "slices"
 // integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
 var usersOf = map[string][]string{
 	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "drain": {"bridge", "gateway"},
-	"drop_consumer": {"bridge", "worker"},
-	"enqueue":       {"gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"}, "ensure_group": {"gateway", "worker"}, "expire": nil, "export": nil,
+	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,
+	"enqueue": {"gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"}, "ensure_group": {"gateway", "worker"}, "expire": nil, "export": nil,
 	"extend": {"gateway", "worker"}, "find_lost": {"doctor"},
 	"find_orphans": {"doctor"}, "find_unfinished": {"bridge", "gateway"}, "heartbeat": {"bridge"}, "orphans": {"bridge"}, "pass_turns": {"bridge"},
 	"plan": {"bridge", "gateway"}, "recur": {"bridge", "gateway"}, "remove_recurrence": {"bridge", "gateway"}, "run_recurrence": {"gateway"},

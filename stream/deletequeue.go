@@ -36,10 +36,10 @@ func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
 // aliveWithin is how recently a worker that lives must have read: it reads every few seconds.
 const aliveWithin = 10 * time.Second
 
-// DeleteQueue removes a queue: the keys of all its partitions, with its groups, settings and dedup windows, and then its
-// registration. ErrNotEmpty: it holds messages, and force is false; nothing was changed then, or only partitions that held
-// nothing are gone. What is written between the look and the removal of a partition is not lost: the look is repeated then.
-// Contents says what there was. ErrUnknownQueue.
+// DeleteQueue removes a queue: the keys of all its partitions, also of those that a growth prepared and did not publish, with its
+// groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages, and force is false; nothing was
+// changed then, or only partitions that held nothing are gone. What is written between the look and the removal of a partition is
+// not lost: the look is repeated then. Contents says what there was. ErrUnknownQueue.
 //
 // Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
@@ -53,9 +53,14 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	if err != nil {
 		return fail(Contents{}, err)
 	}
+	beyond, err := partitionsBeyond(ctx, c, prefix, queue, counts)
+	if err != nil {
+		return fail(Contents{}, err)
+	}
+	names := append(counts.Names(queue), beyond...)
 	had := Contents{Groups: []string{}, Readers: []string{}} // lists in JSON, also of nothing
 	there := false
-	for _, name := range counts.Names(queue) { // look at all partitions before the first is gone
+	for _, name := range names { // look at all partitions before the first is gone
 		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
 		if err != nil {
 			return fail(had, err)
@@ -66,7 +71,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	if had.Messages() > 0 && !force {
 		return fail(had, ErrNotEmpty)
 	}
-	for _, name := range counts.Names(queue) {
+	for _, name := range names {
 		if err := removePartition(ctx, c, lua.NewKeys(prefix, name), force); err != nil {
 			return fail(had, err)
 		}
@@ -85,6 +90,27 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		return fail(had, ErrUnknownQueue)
 	}
 	return had, nil
+}
+
+// partitionsBeyond returns the names of partitions beyond the count that have keys: a growth that failed has prepared them, or a
+// producer has made up their names. One round trip; on a cluster one to each server.
+func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue string, counts lua.Counts) ([]string, error) {
+	names := counts.With(lua.MaxPartitions).Names(queue)[counts.Latest():]
+	keys := make([]int64, len(names))
+	questions := make([]view.Question, len(names))
+	for i, name := range names {
+		questions[i] = view.Number(c.B().Exists().Key(lua.NewKeys(prefix, name).All()...).Build(), &keys[i])
+	}
+	if err := view.AskLong(ctx, c, questions...); err != nil {
+		return nil, err
+	}
+	var found []string
+	for i, name := range names {
+		if keys[i] > 0 {
+			found = append(found, name)
+		}
+	}
+	return found, nil
 }
 
 func (c *Contents) add(o Contents) {

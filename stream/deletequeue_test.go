@@ -73,6 +73,49 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 	})
 }
 
+// What a growth had prepared, and not published, stayed when its queue was deleted.
+func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	for at, failed := 1, true; failed; at++ {
+		r := newRig(t, s)
+		r.Groups("a")
+		r.Policy(map[string]string{"max_attempts": "3"})
+		c := &stepClient{Client: r.Client, before: func(n int) error {
+			if n >= at {
+				return errors.New("gone")
+			}
+			return nil
+		}}
+		_, err := Grow(t.Context(), c, r.Prefix, r.Queue, 4, nil)
+		failed = err != nil
+		if had, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
+			t.Fatalf("after %d: %+v, %v", at, had, err)
+		}
+		for i := range 4 {
+			p := r.Part(i)
+			left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(p.Keys.All()...).Build()).AsInt64()
+			redistest.Want(t, fmt.Sprintf("after %d, keys of partition %d", at, i), fmt.Sprint(left, err), "0 <nil>")
+		}
+	}
+}
+
+// Messages in a partition that the queue does not have are messages of the queue: a bridge is about to move them.
+func TestDeleteQueueLooksBeyondTheCount(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	stray := r.Part(lua.MaxPartitions - 1)
+	r.Do("ZADD", stray.Keys.Due, "1e13", "m")
+	had, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+	if !errors.Is(err, ErrNotEmpty) || had.Scheduled != 1 {
+		t.Errorf("%+v, %v", had, err)
+	}
+	had, err = DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, true)
+	redistest.Want(t, "deleted", fmt.Sprint(had.Scheduled, err), "1 <nil>")
+	left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(stray.Keys.Due).Build()).AsInt64()
+	redistest.Want(t, "left", fmt.Sprint(left, err), "0 <nil>")
+}
+
 // A full server refused to have a queue deleted: what frees memory has to go on.
 func TestAFullServerHasQueuesDeleted(t *testing.T) {
 	t.Parallel()

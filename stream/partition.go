@@ -29,7 +29,8 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 
 // Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and
 // every group that exists on an old one, at 0, before producers may use it; then Grow publishes the count; then it looks at
-// policy and groups once more, for what was changed meanwhile. With the count that is in force it only mends: repeat it after a
+// policy and groups once more, for what was changed meanwhile. Groups that a failed try left in partitions that are not
+// published, and that the queue does not have, are destroyed. With the count that is in force it only mends: repeat it after a
 // failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup. It does not ask whether the queue
 // holds messages with a key, whose order a growth breaks: see CheckKeys.
 //
@@ -180,18 +181,67 @@ func (s *partitionSync) dropHistories(ctx context.Context) error {
 	return err
 }
 
-// groups creates every group that exists on any partition on all others.
+// dropLeft destroys groups that only partitions beyond the count have. Such a group was left by a growth that failed, and was
+// destroyed since in the partitions that the queue has: it must not come back. A partition that holds entries, or of which a
+// group holds some, keeps its groups: it was published once, and the registry lost the count.
+//
+// Who creates a group begins with partition 0. So partitions beyond the count are read first, and the others after that: a group
+// that is being created is seen there.
+func (s *partitionSync) dropLeft(ctx context.Context) error {
+	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
+	if err != nil || counts.Latest() >= s.least {
+		return err
+	}
+	known := counts.Latest()
+	beyond := counts.With(s.least).Names(s.queue)[known:]
+	left, err := s.readGroups(ctx, beyond)
+	if err != nil || len(slices.Concat(left...)) == 0 {
+		return err
+	}
+	if counts, err = view.ReadCounts(ctx, s.c, s.prefix, s.queue); err != nil {
+		return err
+	}
+	there, err := s.readGroups(ctx, counts.Names(s.queue))
+	if err != nil {
+		return err
+	}
+	own := slices.Concat(there...)
+	return view.EachPartition(beyond, func(i int, name string) error {
+		if known+i < counts.Latest() { // another growth has published it meanwhile
+			return nil
+		}
+		gone := slices.DeleteFunc(left[i], func(group string) bool { return slices.Contains(own, group) })
+		if len(gone) == 0 {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		_, err := lua.DropGroups(ctx, s.c, lua.NewKeys(s.prefix, name), gone)
+		return err
+	})
+}
+
+// readGroups returns the groups of each partition.
+func (s *partitionSync) readGroups(ctx context.Context, names []string) ([][]string, error) {
+	groups := make([][]string, len(names))
+	err := view.EachPartition(names, func(i int, name string) error {
+		stream, err := view.ReadStream(ctx, s.c, lua.NewKeys(s.prefix, name).Stream)
+		groups[i] = stream.Names()
+		return err
+	})
+	return groups, err
+}
+
+// groups creates every group of any partition on all others.
 func (s *partitionSync) groups(ctx context.Context) error {
+	if err := s.dropLeft(ctx); err != nil {
+		return err
+	}
 	names, err := s.names(ctx)
 	if err != nil || len(names) == 1 {
 		return err
 	}
-	there := make([][]string, len(names))
-	err = view.EachPartition(names, func(i int, name string) error {
-		stream, err := view.ReadStream(ctx, s.c, lua.NewKeys(s.prefix, name).Stream)
-		there[i] = stream.Names()
-		return err
-	})
+	there, err := s.readGroups(ctx, names)
 	if err != nil {
 		return err
 	}

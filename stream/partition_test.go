@@ -147,6 +147,52 @@ func TestGrowThatFailsAnywhereIsMendedByARepeat(t *testing.T) {
 	}
 }
 
+// A growth that is repeated after an operator has destroyed a group brought that group back, from the partitions that the first
+// try had prepared and not published.
+func TestARepeatedGrowthBringsNoDestroyedGroupBack(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	for at, failed := 1, true; failed; at++ {
+		r := newRig(t, s)
+		r.Groups("a", "b")
+		c := &stepClient{Client: r.Client, before: func(n int) error {
+			if n >= at {
+				return errors.New("gone")
+			}
+			return nil
+		}}
+		_, err := Grow(t.Context(), c, r.Prefix, r.Queue, 4, nil)
+		failed = err != nil
+		counts, err := Partitions(t.Context(), r.Client, r.Prefix, r.Queue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range counts.Names(r.Queue) { // which an operator knows of
+			r.Do("XGROUP", "DESTROY", lua.NewKeys(r.Prefix, name).Stream, "b")
+		}
+		if counts.Latest() == 1 {
+			r.grow(2)
+			r.alike(fmt.Sprint("smaller after ", at), 2, "a")
+		}
+		r.grow(4)
+		r.alike(fmt.Sprint("repeated after ", at), 4, "a")
+	}
+}
+
+// The registry lost the count of a partition that was in use: what its groups are owed is not taken away.
+func TestGrowKeepsGroupsThatAreOwedEntries(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("a")
+	used := r.Part(1)
+	used.Groups("b")
+	used.Ready("m")
+	r.Part(2).Groups("c")
+	r.grow(3)
+	r.alike("grown", 3, "a", "b")
+	redistest.Want(t, "given to b", len(used.Take("b", "c", 5)), 1)
+}
+
 // Of a growth and what changes the queue beside it, one sees what the other did, wherever one begins within the other.
 func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 	t.Parallel()
@@ -157,6 +203,10 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 	}
 	others := map[string]func(context.Context, rueidis.Client, *rig) error{
 		"group": func(ctx context.Context, c rueidis.Client, r *rig) error {
+			_, err := EnsureGroup(ctx, c, r.Prefix, r.Queue, "b")
+			return err
+		},
+		"group that was left behind": func(ctx context.Context, c rueidis.Client, r *rig) error {
 			_, err := EnsureGroup(ctx, c, r.Prefix, r.Queue, "b")
 			return err
 		},
@@ -180,6 +230,9 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 					r := newRig(t, s)
 					r.Groups("a")
 					r.Policy(map[string]string{"max_attempts": "3"})
+					if name == "group that was left behind" {
+						r.Part(1).Groups("b")
+					}
 					begun = false
 					var failed error
 					c := &stepClient{Client: r.Client}
@@ -203,7 +256,7 @@ func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 					}
 					groups, partitions := []string{"a"}, 3
 					switch name {
-					case "group":
+					case "group", "group that was left behind":
 						groups = append(groups, "b")
 					case "growth":
 						partitions = 5

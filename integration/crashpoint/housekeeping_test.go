@@ -110,6 +110,22 @@ func upkeep() []scenario {
 				return err
 			}
 		}},
+		{script: "drop_groups", state: "two that nothing is owed", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			for _, left := range []string{"left", "behind"} {
+				s.do("XGROUP", "CREATE", s.k.Stream, left, "0")
+			}
+			s.send(item("later", hour))
+			s.owe("a", "later", delivered, delivered)
+			return func(c rueidis.Client) error {
+				_, err := lua.DropGroups(s.ctx, c, s.k, []string{"left", "behind"})
+				return err
+			}
+		}, mend: func(s *scene) {
+			for _, left := range []string{"left", "behind"} {
+				s.do("XGROUP", "DESTROY", s.k.Stream, left)
+			}
+		}},
 		{script: "drop_consumer", state: "one idle, one that holds", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("held", "+0"))

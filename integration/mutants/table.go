@@ -83,6 +83,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestGrow", "./stream"},
 	},
 	{
+		name: "a growth brings destroyed groups back", file: "stream/partition.go",
+		old:  "\t\t_, err := lua.DropGroups(ctx, s.c, lua.NewKeys(s.prefix, name), gone)\n\t\treturn err\n",
+		new:  "\t\treturn nil\n",
+		test: []string{"-run", "TestARepeatedGrowth", "./stream"},
+	},
+	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
 		old:  "\t_, err = lua.RegisterCounts(call,",
 		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.RegisterCounts(call,",
