@@ -145,6 +145,11 @@ func fullWays() []fullWay {
 			_, err := Register(b.ctx, b.c, b.g, []string{"q", "p"})
 			return err
 		}},
+		{deleteEmptyScript, "an empty queue", func(b *rig) { b.set("rate", "5") }, func(b *rig) error {
+			deleted, err := DeleteEmpty(b.ctx, b.c, b.k)
+			redistest.Want(b, "deleted", deleted, true)
+			return err
+		}},
 		{ensureGroupScript, "without a stream", nil, func(b *rig) error {
 			_, err := EnsureGroup(b.ctx, b.c, b.k, "g")
 			return err

@@ -19,7 +19,7 @@ import (
 func scripts() []*script {
 	return []*script{
 		ackScript, cancelScript, cancelEntriesScript,
-		cancelRetriesScript, configureScript, drainScript, dropConsumerScript, dropGroupsScript, enqueueScript,
+		cancelRetriesScript, configureScript, deleteEmptyScript, drainScript, dropConsumerScript, dropGroupsScript, enqueueScript,
 		enqueueFreshScript,
 		ensureGroupScript, expireScript, exportScript, extendScript, findLostScript, findOrphansScript, findUnfinishedScript,
 		heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript, redriveScript,
@@ -34,7 +34,7 @@ func scripts() []*script {
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
 	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
-	"turns": "zset", "leases": "zset",
+	"turns": "zset", "leases": "zset", "push": "hash",
 	"bucket": "string",
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }

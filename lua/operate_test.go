@@ -100,6 +100,29 @@ func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
 	})
 }
 
+func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		deletes := func(want bool, what string) {
+			b.Helper()
+			got, err := DeleteEmpty(b.ctx, b.c, b.k)
+			redistest.Want(b, what, fmt.Sprint(got, err), fmt.Sprint(want, nil))
+			redistest.Want(b, what+": settings are left", b.count("EXISTS", b.k.Policy) == 1, !want)
+		}
+		for _, made := range [][]string{{"ZADD", b.k.Due, "1", "m"}, {"XADD", b.k.Stream, "*", "id", "m"},
+			{"XADD", b.k.Dead, "*", "id", "m"}, {"HSET", b.k.Recurring, "r", "{}"}, {"HSET", b.k.Push, "g", "{}"}} {
+			b.set("rate", "5")
+			b.do(made...)
+			deletes(false, made[1])
+			b.do("DEL", made[1])
+		}
+		b.groups("g")
+		b.do("HSET", b.k.Payload, "orphan", "p")
+		deletes(true, "empty")
+		redistest.Want(b, "keys left", b.count(append([]string{"EXISTS"}, b.k.All()...)...), 0)
+		deletes(true, "nothing")
+	})
+}
+
 func TestDropGroupsDestroysNoGroupThatIsOwedAnything(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		drop := func(want int) {

@@ -142,6 +142,21 @@ func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string)
 	return err
 }
 
+var deleteEmptyScript = load("delete_empty", []string{"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
+	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, nil, nil)
+
+// DeleteEmpty deletes the keys of a partition, but for its history, and says whether it did: not while it holds a message, a
+// recurrence or a push target. It passes on a full server. May be repeated.
+func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys) (deleted bool, err error) {
+	n, err := deleteEmptyScript.integer(ctx, c, emptyKeys(k), nil)
+	return n == 1, err
+}
+
+func emptyKeys(k Keys) []string {
+	return []string{k.Due, k.Stream, k.Dead, k.Recurring, k.Push, k.Payload, k.Meta, k.Wake, k.Policy, k.Seen, k.Calm, k.Planned,
+		k.Turns, k.Leases, k.Rate}
+}
+
 // ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()

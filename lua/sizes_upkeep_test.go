@@ -54,6 +54,15 @@ func (o *ordeal) dropGroups() {
 	o.must(err)
 }
 
+func (o *ordeal) deleteEmpty() {
+	if o.flip("held") {
+		o.held(2)
+	}
+	o.b.build([]string{"HSET", o.b.k.Payload, "orphan", pad(o.size("orphan"))})
+	_, err := DeleteEmpty(o.b.ctx, o.scale, o.b.k)
+	o.must(err)
+}
+
 func (o *ordeal) dropConsumer() {
 	o.held(2)
 	o.b.do("XGROUP", "CREATECONSUMER", o.b.k.Stream, "g", "c2")

@@ -194,6 +194,10 @@ func calls() []call {
 			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
 			return err
 		}},
+		{deleteEmptyScript, queue(emptyKeys), func(b *rig) error {
+			_, err := DeleteEmpty(b.ctx, b.c, b.k)
+			return err
+		}},
 		{dropGroupsScript, stream, func(b *rig) error {
 			_, err := DropGroups(b.ctx, b.c, b.k, []string{"another"})
 			return err

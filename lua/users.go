@@ -5,7 +5,7 @@ import "slices"
 // usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Nobody keeps it true by hand: package
 // integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
 var usersOf = map[string][]string{
-	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "drain": {"bridge", "gateway"},
+	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil, "drain": {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,
 	"enqueue": {"gateway", "producer"}, "enqueue_fresh": {"gateway", "producer"}, "ensure_group": {"gateway", "worker"}, "expire": nil, "export": nil,
 	"extend": {"gateway", "worker"}, "find_lost": {"doctor"},

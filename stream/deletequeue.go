@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -14,7 +15,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrNotEmpty: a queue that was to be deleted holds messages.
+// ErrNotEmpty: a queue that was to be deleted holds messages, recurrences or push targets.
 var ErrNotEmpty = errors.New("the queue is not empty")
 
 // ErrUnknownQueue: nobody registered the queue, and it has no keys.
@@ -27,19 +28,58 @@ type Contents struct {
 	Dead      int64    `json:"dead"`
 	Groups    []string `json:"groups"`
 	// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
-	Readers []string `json:"readers"`
+	Readers     []string `json:"readers"`
+	Recurrences []string `json:"recurrences"`
+	Targets     []string `json:"push_targets"` // groups whose messages are posted to a URL
 }
 
 // Messages is how many there are.
 func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
 
+// Empty reports whether there is nothing that has to be deleted by force. Groups are no contents.
+func (c Contents) Empty() bool {
+	return c.Messages() == 0 && len(c.Recurrences) == 0 && len(c.Targets) == 0
+}
+
+// String is "3 scheduled, 1 dead, 2 recurrences (nightly, weekly), 1 push target (mailer)".
+func (c Contents) String() string {
+	var parts []string
+	for _, count := range []struct {
+		n    int64
+		what string
+	}{{c.Scheduled, "scheduled"}, {c.Entries, "ready or pending"}, {c.Dead, "dead"}} {
+		if count.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count.n, count.what))
+		}
+	}
+	parts = appendNamed(parts, "recurrence", c.Recurrences)
+	parts = appendNamed(parts, "push target", c.Targets)
+	return strings.Join(parts, ", ")
+}
+
+const mostNamed = 10 // in one error
+
+func appendNamed(parts []string, what string, names []string) []string {
+	switch n := len(names); {
+	case n == 0:
+		return parts
+	case n == 1:
+		return append(parts, fmt.Sprintf("1 %s (%s)", what, names[0]))
+	case n <= mostNamed:
+		return append(parts, fmt.Sprintf("%d %ss (%s)", n, what, strings.Join(names, ", ")))
+	default:
+		return append(parts, fmt.Sprintf("%d %ss (%s, …)", n, what, strings.Join(names[:mostNamed], ", ")))
+	}
+}
+
 // aliveWithin is how recently a worker that lives must have read: it reads every few seconds.
 const aliveWithin = 10 * time.Second
 
 // DeleteQueue removes a queue: the keys of all its partitions, also of those that a growth prepared and did not publish, with its
-// groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages, and force is false; nothing was
-// changed then, or only partitions that held nothing are gone. What is written between the look and the removal of a partition is
-// not lost: the look is repeated then. Contents says what there was. ErrUnknownQueue.
+// groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages, recurrences or push targets, and
+// force is false; nothing was changed then, or only partitions that held nothing are gone. What is written between the look and
+// the removal of a partition is not lost: the script that removes it looks again. Contents says what there was. ErrUnknownQueue.
+// It passes on a full server.
 //
 // Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
@@ -58,7 +98,8 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		return fail(Contents{}, err)
 	}
 	names := append(counts.Names(queue), beyond...)
-	had := Contents{Groups: []string{}, Readers: []string{}} // lists in JSON, also of nothing
+	// lists in JSON, also of nothing
+	had := Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
 	there := false
 	for _, name := range names { // look at all partitions before the first is gone
 		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
@@ -68,8 +109,8 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		had.add(some)
 		there = there || exists
 	}
-	if had.Messages() > 0 && !force {
-		return fail(had, ErrNotEmpty)
+	if !had.Empty() && !force {
+		return fail(had, fmt.Errorf("%w: it holds %s", ErrNotEmpty, had))
 	}
 	for _, name := range names {
 		if err := removePartition(ctx, c, lua.NewKeys(prefix, name), force); err != nil {
@@ -115,34 +156,30 @@ func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue strin
 
 func (c *Contents) add(o Contents) {
 	c.Scheduled, c.Entries, c.Dead = c.Scheduled+o.Scheduled, c.Entries+o.Entries, c.Dead+o.Dead
-	for _, group := range o.Groups {
-		if !slices.Contains(c.Groups, group) {
-			c.Groups = append(c.Groups, group)
+	for _, names := range []struct {
+		all  *[]string
+		some []string
+	}{{&c.Groups, o.Groups}, {&c.Readers, o.Readers}, {&c.Recurrences, o.Recurrences}, {&c.Targets, o.Targets}} {
+		for _, name := range names.some {
+			if !slices.Contains(*names.all, name) {
+				*names.all = append(*names.all, name)
+			}
 		}
 	}
-	for _, reader := range o.Readers {
-		if !slices.Contains(c.Readers, reader) {
-			c.Readers = append(c.Readers, reader)
-		}
-	}
-}
-
-func keysOf(k lua.Keys) []string {
-	return k.All()
 }
 
 // contentsOf looks at one partition.
 func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	replies := c.DoMulti(ctx, c.B().Zcard().Key(k.Due).Build(), c.B().Xlen().Key(k.Stream).Build(),
-		c.B().Xlen().Key(k.Dead).Build(),
-		c.B().Exists().Key(keysOf(k)...).Build())
 	var keys int64
-	for i, n := range []*int64{&had.Scheduled, &had.Entries, &had.Dead, &keys} {
-		if *n, err = replies[i].AsInt64(); err != nil {
-			return had, false, lua.Classify("size of "+k.Due, err)
-		}
+	err = view.Ask(ctx, c, view.Number(c.B().Zcard().Key(k.Due).Build(), &had.Scheduled),
+		view.Number(c.B().Xlen().Key(k.Stream).Build(), &had.Entries),
+		view.Number(c.B().Xlen().Key(k.Dead).Build(), &had.Dead),
+		view.Number(c.B().Exists().Key(k.All()...).Build(), &keys),
+		fieldsOf(c, k.Recurring, &had.Recurrences), fieldsOf(c, k.Push, &had.Targets))
+	if err != nil {
+		return had, false, err
 	}
 	entries, err := view.ReadStream(ctx, c, k.Stream)
 	if err != nil {
@@ -163,42 +200,29 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 	return had, keys > 0, nil
 }
 
-// removePartition removes all keys of a partition at once: without force only when it holds no message at that moment.
-func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
-	if force { // without a transaction, in which a full server refuses every command
-		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-		defer cancel()
-		return lua.Classify("UNLINK "+k.Due, c.Do(ctx, c.B().Unlink().Key(keysOf(k)...).Build()).Error())
-	}
-	for {
-		removed, err := tryRemove(ctx, c, k)
-		if removed || err != nil {
-			return err
-		}
-	}
+// fieldsOf asks for the names of the fields of a hash, in order.
+func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
+	return view.Into(c.B().Hkeys().Key(key).Build(), names, func(reply rueidis.RedisResult) ([]string, error) {
+		fields, err := reply.AsStrSlice()
+		slices.Sort(fields)
+		return fields, err
+	})
 }
 
-func tryRemove(ctx context.Context, c rueidis.Client, k lua.Keys) (removed bool, err error) {
+// removePartition removes all keys of a partition: without force only when it holds nothing at that moment.
+func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	err = lua.Dedicated(ctx, c, func(one rueidis.DedicatedClient) error {
-		if err := one.Do(ctx, one.B().Watch().Key(k.Due, k.Stream, k.Dead).Build()).Error(); err != nil {
-			return lua.Classify("WATCH "+k.Due, err)
-		}
-		holds, err := one.Do(ctx, one.B().Zcard().Key(k.Due).Build()).AsInt64()
-		for _, stream := range []string{k.Stream, k.Dead} {
-			n, failed := one.Do(ctx, one.B().Xlen().Key(stream).Build()).AsInt64()
-			holds, err = holds+n, errors.Join(err, failed)
-		}
+	keys := k.All()
+	if !force {
+		deleted, err := lua.DeleteEmpty(ctx, c, k)
 		if err != nil {
-			return lua.Classify("size of "+k.Due, err)
+			return err
 		}
-		if holds > 0 {
+		if !deleted {
 			return ErrNotEmpty
 		}
-		// Neither removed nor an error: a watched key has changed.
-		removed, err = lua.Transact(ctx, one, k.Due, one.B().Unlink().Key(keysOf(k)...).Build())
-		return err
-	})
-	return removed, err
+		keys = []string{k.History}
+	}
+	return lua.Classify("UNLINK "+keys[0], c.Do(ctx, c.B().Unlink().Key(keys...).Build()).Error())
 }

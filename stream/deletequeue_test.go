@@ -3,6 +3,7 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/duestream/duestream/integration/redistest"
@@ -36,6 +37,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		do("XGROUP", "CREATECONSUMER", k.Stream, "g", "c")
 		do("HSET", k.Policy, "max_attempts", "3")
 		do("ZADD", k.Seen, "1e13", "window")
+		do("XADD", k.History, "*", "event", "scheduled")
 		do("HSET", k.Calm, "seen_ms", "1") // a bridge that stopped while a group held entries leaves it
 		for _, hold := range [][]string{{"ZADD", second.Due, "1e13", "a"}, {"XADD", second.Stream, "*", "id", "a"},
 			{"XADD", second.Dead, "*", "id", "a"}} {
@@ -53,7 +55,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if err != nil || had.Messages() != 0 || len(had.Groups) != 1 || len(had.Readers) != 1 || had.Readers[0] != "g/c" {
 			t.Errorf("%+v, %v", had, err)
 		}
-		if n := exists(append(append(keysOf(k), keysOf(second)...), k.Calm)...); n != 0 {
+		if n := exists(append(append(k.All(), second.All()...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
 		// the other one, and the mark
@@ -70,6 +72,35 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 			exists(second.Due) != 0 {
 			t.Errorf("by force: %+v, %v", had, err)
 		}
+	})
+}
+
+// Recurrences and push targets went with an empty queue, and nobody had been asked.
+func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.grow(2)
+		r.Do("HSET", r.Keys.Recurring, "nightly", "{}")
+		r.Do("HSET", r.Keys.Push, "mailer", "{}")
+		for _, c := range []struct{ field, key, says string }{
+			{"", "", "it holds 1 recurrence (nightly), 1 push target (mailer)"},
+			{"nightly", r.Keys.Recurring, "it holds 1 push target (mailer)"},
+		} {
+			if c.field != "" {
+				r.Do("HDEL", c.key, c.field)
+			}
+			_, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+			if !errors.Is(err, ErrNotEmpty) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("without %q: %v", c.field, err)
+			}
+		}
+		r.Do("HSET", r.Keys.Recurring, "weekly", "{}")
+		had, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, true)
+		redistest.Want(t, "by force", fmt.Sprint(had.Recurrences, had.Targets, err), "[weekly] [mailer] <nil>")
+		left, err := r.Client.Do(t.Context(), r.Client.B().Exists().Key(r.Keys.All()...).Build()).AsInt64()
+		redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
 	})
 }
 
@@ -128,14 +159,22 @@ func TestAFullServerHasQueuesDeleted(t *testing.T) {
 		}
 	}
 	k := lua.NewKeys(prefix, queue)
-	do("HSET", lua.NewGlobals(prefix).Queues, queue, "1")
+	do("HSET", lua.NewGlobals(prefix).Queues, queue, "1", "empty", "1")
 	do("ZADD", k.Due, "1e13", "a")
 	do("XADD", k.Stream, "*", "id", "b")
+	empty := lua.NewKeys(prefix, "empty")
+	do("HSET", empty.Policy, "max_attempts", "3")
+	do("XGROUP", "CREATE", empty.Stream, "g", "0", "MKSTREAM")
 	do("CONFIG", "SET", "maxmemory", "1")
+	if had, err := DeleteQueue(t.Context(), c, prefix, "empty", false); err != nil || had.Messages() != 0 {
+		t.Fatal(had, err)
+	}
 	if had, err := DeleteQueue(t.Context(), c, prefix, queue, true); err != nil || had.Messages() != 2 {
 		t.Fatal(had, err)
 	}
-	left, err := c.Do(t.Context(), c.B().Exists().Key(k.All()...).Build()).AsInt64()
+	left, err := c.Do(t.Context(), c.B().Exists().Key(empty.All()...).Build()).AsInt64()
+	redistest.Want(t, "keys left of the empty one", fmt.Sprint(left, err), "0 <nil>")
+	left, err = c.Do(t.Context(), c.B().Exists().Key(k.All()...).Build()).AsInt64()
 	redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
 	registry, err := c.Do(t.Context(), c.B().Hgetall().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrMap()
 	redistest.Want(t, "registry", fmt.Sprint(registry, err), fmt.Sprint(map[string]string{lua.RegistryDeleted: queue}, nil))

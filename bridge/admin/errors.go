@@ -18,7 +18,7 @@ var ErrNotFound = deadletter.ErrNotFound
 // ErrNoGroup: the consumer group does not exist.
 var ErrNoGroup = lua.ErrNoGroup
 
-// ErrNotEmpty: the queue that was to be deleted holds messages.
+// ErrNotEmpty: the queue that was to be deleted holds messages, recurrences or push targets.
 var ErrNotEmpty = stream.ErrNotEmpty
 
 // ErrNoTarget: the group of the queue has no target of callbacks.

@@ -23,15 +23,19 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 //		Dead      int64
 //		Groups    []string
 //		// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
-//		Readers []string
+//		Readers     []string
+//		Recurrences []string
+//		Targets     []string // groups whose messages are posted to a URL
 //	}
 //
+//	func (QueueContents) Empty() bool
 //	func (QueueContents) Messages() int64
+//	func (QueueContents) String() string
 type QueueContents = stream.Contents
 
-// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, and returns what it
-// held. A producer that goes on scheduling, and a worker that goes on reading, make it again; bridges do not. ErrNoQueue;
-// ErrNotEmpty without force, and then nothing was removed.
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, recurrences and push
+// targets, and returns what it held. A producer that goes on scheduling, and a worker that goes on reading, make it again.
+// Bridges do not. ErrNoQueue; ErrNotEmpty without force, and then nothing was removed.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {

@@ -100,7 +100,7 @@ var outcomes = []outcome{
 	{errUnwell, exitUnwell, ""},
 	{errStart, exitFailure, "is it there, and may this user execute it? What it was to work on is given back, with no attempt counted, and waits for a worker that can"},
 	{admin.ErrNoQueue, exitNotFound, "`duestream stats` lists the queues; is --prefix right? `duestream pause` and `duestream queue set` take --create for a queue that is to come"},
-	{admin.ErrNotEmpty, exitFailure, "`duestream stats` says what it holds; with --force it is deleted with all of it"},
+	{admin.ErrNotEmpty, exitFailure, "with --force it is deleted with all that it holds"},
 	{bridge.ErrInvalid, exitInvalid, ""},
 	{admin.ErrShrink, exitFailure, "messages may be in any partition; one that nobody writes to costs little. To have fewer, use another queue"},
 	{admin.ErrKeyed, exitFailure, "most keys would belong to another partition, and their new messages would be delivered beside those that the queue holds: stop what schedules them, wait until `duestream stats` shows none, grow, and wait 10 s; or accept that with --despite-keys"},

@@ -18,21 +18,21 @@ func (a *app) queueDelete() *cobra.Command {
 		Use:   "delete <queue>",
 		Short: "Remove a queue that is not needed any more",
 		Long: `Removes a queue: its keys, in all partitions, with its groups, settings and dedup windows,
-and its name from the registry. One that holds messages, be they scheduled, ready, pending
-or dead, is left alone unless --force is given, and that has to be agreed to.
+and its name from the registry. One that holds messages (scheduled, ready, pending or dead),
+recurrences or push targets is left alone unless --force is given, and that has to be agreed to.
 
 Bridges forget it. A producer that goes on scheduling into it, and a worker that goes on
 reading from it, make it again: stop them first. Workers that were there within the last
 seconds are named.`,
 		Example: "  duestream queue delete emials\n  duestream queue delete old-reports --force --yes",
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "delete its messages as well")
+	cmd.Flags().BoolVar(&force, "force", false, "delete its messages, recurrences and push targets as well")
 	agreed := destroys(cmd)
 	return a.operates(cmd, func(args []string) error {
 		if !force {
 			return nil
 		}
-		return agreed.possible(a, "the queue "+args[0]+" with all of its messages")
+		return agreed.possible(a, "the queue "+args[0]+" with all that it holds")
 	}, func(ctx context.Context, op *admin.Admin, args []string) error {
 		return a.deleteQueue(ctx, op, args[0], force, agreed)
 	})
@@ -41,7 +41,7 @@ seconds are named.`,
 func (a *app) deleteQueue(ctx context.Context, op *admin.Admin, queue string, force bool, agreed *consent) error {
 	had, err := op.DeleteQueue(ctx, queue, false)
 	if errors.Is(err, admin.ErrNotEmpty) {
-		holds := holding(had)
+		holds := human.OneLine(had.String(), 1000)
 		if !force {
 			return fmt.Errorf("%w: %s holds %s", admin.ErrNotEmpty, queue, holds)
 		}
@@ -63,23 +63,9 @@ func (a *app) deleteQueue(ctx context.Context, op *admin.Admin, queue string, fo
 	}{queue, had}
 	return a.print(value, func() {
 		with := ""
-		if had.Messages() > 0 {
-			with = ", with " + holding(had)
+		if !had.Empty() {
+			with = ", with " + human.OneLine(had.String(), 1000)
 		}
 		fmt.Fprintf(a.out, "%s  deleted%s\n", queue, with)
 	})
-}
-
-// holding is "3 scheduled, 2 ready or pending, 1 dead".
-func holding(c admin.QueueContents) string {
-	var parts []string
-	for _, part := range []struct {
-		n    int64
-		what string
-	}{{c.Scheduled, "scheduled"}, {c.Entries, "ready or pending"}, {c.Dead, "dead"}} {
-		if part.n > 0 {
-			parts = append(parts, human.Thousands(part.n)+" "+part.what)
-		}
-	}
-	return strings.Join(parts, ", ")
 }

@@ -32,6 +32,14 @@ func TestQueueDeleteRemovesAQueue(t *testing.T) {
 	if out := c.ok("queue", "show"); !strings.HasPrefix(out, "no queues\n") {
 		t.Error(out)
 	}
+	c.ok("recur", "add", "reports", "nightly", "--cron", "0 9 * * *", "--paused")
+	c.ok("push", "add", "reports", "--group", "mailer", "--url", "https://example.com/hook")
+	c.fails(exitFailure, []string{"reports holds 1 recurrence (nightly), 1 push target (mailer)", "--force"},
+		"queue", "delete", "reports")
+	out := c.ok("queue", "delete", "reports", "--force", "--yes")
+	if out != "reports  deleted, with 1 recurrence (nightly), 1 push target (mailer)\n" {
+		t.Error(out)
+	}
 	c.fails(exitNotFound, nil, "cancel", "emails", "a")
 	c.fails(exitNotFound, nil, "reschedule", "emails", "a", "--in", "1h")
 	if out := c.ok("queue", "show"); !strings.HasPrefix(out, "no queues\n") {

@@ -64,6 +64,7 @@ var (
 				"bridge/gateway/lmstfy.peekJob", "bridge/gateway/lmstfy.size", "bridge/gateway/lmstfy.destroy",
 				"bridge/gateway/lmstfy.peekDead", "bridge/gateway/lmstfy.deadSize", "bridge/gateway/lmstfy.respawn",
 				"bridge/gateway/lmstfy.deleteDead"},
+			without: []string{"lua.DeleteEmpty"}, // destroy deletes a queue with all that it holds
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
 				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
 				"HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"}, "HMGET": {"policy", "payload"},

@@ -110,6 +110,26 @@ func upkeep() []scenario {
 				return err
 			}
 		}},
+		{script: "delete_empty", state: "settings and a group", prepare: func(s *scene) func(rueidis.Client) error {
+			s.do("HSET", s.k.Policy, "max_attempts", "7")
+			s.do("XGROUP", "CREATE", s.k.Stream, "left", "0", "MKSTREAM")
+			return func(c rueidis.Client) error {
+				_, err := lua.DeleteEmpty(s.ctx, c, s.k)
+				return err
+			}
+		}},
+		{script: "delete_empty", state: "a message", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("later", hour))
+			s.owe("a", "later", delivered, delivered)
+			return func(c rueidis.Client) error {
+				deleted, err := lua.DeleteEmpty(s.ctx, c, s.k)
+				if deleted {
+					s.Error("deleted with a message")
+				}
+				return err
+			}
+		}},
 		{script: "drop_groups", state: "two that nothing is owed", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			for _, left := range []string{"left", "behind"} {

@@ -89,6 +89,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestARepeatedGrowth", "./stream"},
 	},
 	{
+		name: "an empty queue is deleted with its push targets", file: "lua/delete_empty.lua",
+		old:  "redis.call('HLEN', recurring) + redis.call('HLEN', push)",
+		new:  "redis.call('HLEN', recurring)",
+		test: []string{"-run", "TestDeleteEmpty", "./lua"},
+	},
+	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
 		old:  "\t_, err = lua.RegisterCounts(call,",
 		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.RegisterCounts(call,",

@@ -1,0 +1,24 @@
+-- delete_empty: deletes the keys of a partition that holds no message, no recurrence and no push target.
+-- Uses: base
+-- KEYS[1] due (zset)
+-- KEYS[2] stream (stream)
+-- KEYS[3] dead (stream)
+-- KEYS[4] recurring (hash)
+-- KEYS[5] push (hash)
+-- KEYS[6] payload, meta, wake, policy, seen, calm, planned (hash; hash; stream; hash; zset; hash; hash)
+-- KEYS[13] turns, leases, rate (zset; zset; string)
+-- Returns: integer, 1 deleted, 0 = it holds something
+-- Complexity: O(1) per key; what they held is freed in the background
+-- If a command fails here: nothing is changed.
+-- Run twice: harmless.
+local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local calm, planned, turns, leases, rate = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
+local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash', payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset', calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string'})
+if bad then return bad end
+
+local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call('XLEN', dead)
+holds = holds + redis.call('HLEN', recurring) + redis.call('HLEN', push)
+if holds > 0 then return 0 end
+redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
+return 1
