@@ -98,11 +98,18 @@ func itemsOf(text []byte) (items []json.RawMessage, err error) {
 // publishLines schedules what has come whenever no further line is there yet, so memory is bounded and a caller who waits gets
 // its verdicts.
 func (c *call) publishLines() error {
+	defer c.streams.end(c.grant.Name())
+	if c.streams.begin(c.grant.Name()) {
+		return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
+			Detail: "this gateway reads as many streams of this token as it may: try again"}
+	}
 	rc := http.NewResponseController(c.w)
 	_ = rc.EnableFullDuplex() // HTTP/2 always is
 	c.w.body = nil
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
-	lines := ndjson.NewReader(c.r.Body)
+	body := &kept{ReadCloser: c.r.Body, share: &c.bytes, token: c.grant.Name()}
+	defer body.giveBack()
+	lines := ndjson.NewReader(body)
 	lines.Max = 2*c.cfg.MaxPayload + 128<<10 // base64, headers and names
 	var b batch
 	blank := blanks{began: time.Now()}
@@ -149,6 +156,7 @@ func (c *call) publishLines() error {
 			return failed
 		}
 		b, size = batch{}, 0
+		body.giveBack()
 	}
 }
 
@@ -170,7 +178,7 @@ var errBlank = malformed("there are more empty lines than a stream may hold")
 
 // lastWordOf turns an error of the body into the error that the caller gets.
 func lastWordOf(err error) error {
-	if errors.Is(err, errBlank) {
+	if busy := (*problem)(nil); errors.Is(err, errBlank) || errors.As(err, &busy) && busy.Type == typeBusy {
 		return err
 	}
 	return malformed("the body ended in the middle")

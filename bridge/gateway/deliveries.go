@@ -156,6 +156,7 @@ func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Dur
 	defer cancel()
 	defer context.AfterFunc(g.stopping, cancel)()
 	err = pull(waiting)
+	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout + g.cfg.Timeout)) // as of every answer, however long this one waited
 	if g.stopping.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -166,6 +167,16 @@ func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 		}
 		_ = a.Body.Close()
 		redistest.Want(t, path+" of a token that has its share", a.StatusCode, http.StatusServiceUnavailable)
+	}
+	job, err := asks(t.Context(), "GET", jobs, greedy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(job.Body)
+	redistest.Want(t, "lmstfy's answer", string(said), `{"error":"as many requests are being answered as may be"}`)
+	redistest.Want(t, "its status, when to come back", fmt.Sprintln(job.StatusCode, job.Header["Retry-After"], err), "503 [1] <nil>\n")
+	if strings.Contains(r.log.String(), "lmstfy") {
+		t.Errorf("it fills the log:\n%s", r.log.String())
 	}
 	redistest.Want(t, "that wait", len(r.g.polls), 4)
 	got := make(chan answer, 1)

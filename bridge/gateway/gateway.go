@@ -54,10 +54,11 @@ type Config struct {
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
 	// MaxPolls are the callers that wait, or listen, at the same time; further ones get 503. Those of one token are at
-	// most a quarter of them. Default 10,000.
+	// most a quarter of them, and a token may send as many streams of lines at the same time. Default 10,000.
 	MaxPolls int
 	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are
-	// read at the same time, and as many answers wait for whoever asked to take them. Default 1,000.
+	// read at the same time, with 1 MiB for each of these and 64 MiB at least, and as many answers wait for whoever asked
+	// to take them. Default 1,000.
 	MaxRequests int
 	Timeout     time.Duration // of a request, but for streams; default 10s
 }
@@ -70,6 +71,8 @@ type Gateway struct {
 	log     *slog.Logger
 	mux     *http.ServeMux
 	bodies  share         // that are being read
+	bytes   share         // of bodies, that are kept while the rest of the body is read
+	streams share         // of lines, that are being read
 	answers share         // that are being written
 	busy    atomic.Int64  // requests that are answered, and do not wait for their caller or a message
 	waiting share         // that wait for a message, or listen
@@ -114,7 +117,8 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
 		polls:  make(chan struct{}, cfg.MaxPolls),
 		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
-		waiting: share{most: cfg.MaxPolls / 4},
+		waiting: share{most: cfg.MaxPolls / 4}, streams: share{most: cfg.MaxPolls / 4},
+		bytes: share{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
 	g.stopping, g.stop = context.WithCancel(context.Background())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 )
 
 // Types of problems: what a program branches on. They never change.
@@ -59,6 +60,9 @@ type fault struct {
 
 func (p *problem) Error() string { return p.Type + ": " + p.Detail }
 func (p *problem) Unwrap() error { return p.cause }
+
+// Is has lmstfy's API know what is refused because the gateway has enough to do.
+func (p *problem) Is(target error) bool { return target == lmstfy.ErrBusy && p.Type == typeBusy } //nolint:errorlint // it is one
 
 // known says what becomes of errors that callers branch on, the first that fits.
 var known = []struct {

@@ -30,6 +30,7 @@ type reply struct {
 	route  string   // "" where there is none
 	token  string   // name of the one that the answer counts for; "" = none
 	status int      // 0 until it was written
+	left   bool     // it was not written, because too many wait to be taken
 }
 
 // counted is a body, and how much of it was read.
@@ -62,14 +63,29 @@ func (w *reply) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	defer w.aside(len(p))()
+	back, err := w.aside(len(p))
+	if err != nil {
+		return 0, err
+	}
+	defer back()
 	return w.ResponseWriter.Write(p)
 }
 
 // FlushError sends what was written. It is for http.ResponseController.
 func (w *reply) FlushError() error {
-	defer w.aside(0)()
+	back, err := w.aside(0)
+	if err != nil {
+		return err
+	}
+	defer back()
 	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// finish sends what net/http would send behind the handler, where it would count for nobody: the end of an answer over HTTP/2.
+func (w *reply) finish() {
+	if w.status != 0 && w.r.ProtoMajor > 1 {
+		_ = w.FlushError()
+	}
 }
 
 // largeAnswer is from how many bytes on an answer over HTTP/1 counts for its token while it is written: a smaller one
@@ -77,19 +93,28 @@ func (w *reply) FlushError() error {
 // is taken.
 const largeAnswer = 64 << 10
 
-// aside gives the place of this request to others while its caller takes so many bytes.
-func (w *reply) aside(size int) (back func()) {
+var errLeft = errors.New("too many answers to this token wait to be read")
+
+// aside gives the place of this request to others while its caller takes so many bytes. Whoever has as many answers as it may
+// is told so in an answer. Over HTTP/2 that one may wait as well, so with twice as many the stream ends without any.
+func (w *reply) aside(size int) (back func(), err error) {
 	counts := size >= largeAnswer || w.r.ProtoMajor > 1
 	w.g.busy.Add(-1)
 	if counts {
 		w.g.answers.begin(w.token)
 	}
-	return func() {
+	back = func() {
 		if counts {
 			w.g.answers.end(w.token)
 		}
 		w.g.busy.Add(1)
 	}
+	if w.r.ProtoMajor > 1 && w.g.answers.crowded(w.token) {
+		back()
+		w.left = true
+		return nil, errLeft
+	}
+	return back, nil
 }
 
 // Unwrap is for http.ResponseController.
@@ -198,6 +223,9 @@ func (c *call) body(most int) ([]byte, error) {
 	}
 	text, err := c.read(most + 1)
 	done(err)
+	if busy := (*problem)(nil); errors.As(err, &busy) && busy.Type == typeBusy {
+		return nil, busy
+	}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(c.ctx.Err(), context.DeadlineExceeded):
 		return nil, &problem{Type: typeMalformed, Status: http.StatusRequestTimeout, Detail: "the body took too long"}

@@ -69,8 +69,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(lingerTime))
 		}
 		g.answered(out, time.Since(began))
+		if out.left {
+			panic(http.ErrAbortHandler) // the stream ends; its connection goes on
+		}
 	}()
 	defer g.busy.Add(-1)
+	defer out.finish()
 	if g.busy.Add(1) > int64(g.cfg.MaxRequests) {
 		out.problem(&problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "this gateway answers as many requests as it may: try again"})

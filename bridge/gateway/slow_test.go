@@ -272,6 +272,177 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", message, "").want(http.StatusOK)
 }
 
+// net/http keeps an answer below 4 KiB until the handler has ended, and sends it over HTTP/2 behind that: nobody counted those that
+// nobody took. 40 connections without a token had 10,000 of them wait, in 130 MB.
+func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
+	t.Parallel()
+	const most = 4
+	r := newRig(t, func(c *Config) { c.MaxRequests = 4 * most })
+	r.do("POST", "/v1/queues/other/messages?id=one&in_ms=3600000", strings.Repeat("x", 2000)).want(http.StatusCreated)
+	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other"}})
+	for token, path := range map[string]string{"weak": "/v1/queues/other/messages/one", "": "/" + strings.Repeat("n", 100)} {
+		protocols := new(http.Protocols)
+		protocols.SetUnencryptedHTTP2(true)
+		transport := &http.Transport{Protocols: protocols, DisableCompression: true,
+			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10}}
+		left, bodies := 0, []io.Closer(nil)
+		for range 2000 { // the first ones fit into what the connection may hold
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if token != "" {
+				request.Header.Set("Authorization", "Bearer "+weak)
+			}
+			answer, err := transport.RoundTrip(request)
+			if err != nil {
+				left++
+				break
+			}
+			bodies = append(bodies, answer.Body)
+		}
+		redistest.Want(t, "answers that are not begun", left, 1)
+		r.g.answers.mu.Lock()
+		redistest.Want(t, "answers that wait", r.g.answers.of[token], 2*most)
+		r.g.answers.mu.Unlock()
+		r.do("GET", "/v1/queues/other/messages/one", "").want(http.StatusOK)
+		for _, body := range bodies {
+			_ = body.Close()
+		}
+		transport.CloseIdleConnections()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return !r.g.answers.full(token) && r.g.busy.Load() == 0, "answers to who is gone count"
+		})
+	}
+	r.do("GET", "/v1/queues/other/messages/one", "", "Authorization: Bearer "+weak).want(http.StatusOK)
+}
+
+// An answer to who had waited for hours could wait to be taken for as many.
+func TestAnAnswerIsTakenInTimeHoweverLongItsCallerHasWaited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxRequests, c.Timeout = 4, time.Second })
+	weak := r.allow(access.Token{Name: "weak", Verbs: access.Verbs(), Queues: []string{"ns:*"}})
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols, HTTP2: &http.HTTP2Config{MaxReceiveBufferPerStream: 16 << 10}}
+	defer transport.CloseIdleConnections()
+	ask := func(method, path, body string) *http.Response {
+		request, err := http.NewRequestWithContext(t.Context(), method, r.base+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-Token", weak)
+		answer, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Error(err)
+			return &http.Response{Body: http.NoBody}
+		}
+		return answer
+	}
+	got := make(chan *http.Response, 1)
+	go func() { got <- ask("GET", "/api/ns/jobs?timeout=1000000", "") }()
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return len(r.g.polls) == 1, "nobody waits" })
+	_ = ask("PUT", "/api/ns/jobs", strings.Repeat("x", 40_000)).Body.Close()
+	answer := <-got
+	defer answer.Body.Close()
+	redistest.Want(t, "status", answer.StatusCode, http.StatusOK)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.answers.full("weak"), "the answer does not wait" })
+	redistest.Eventually(t, readTimeout+30*time.Second, func() (bool, string) {
+		return !r.g.answers.full("weak"), "the answer still waits"
+	})
+}
+
+// line is a stream of lines, with a line that does not end yet.
+func (r *rig) line(token string, size int) (more *io.PipeWriter, said <-chan string) {
+	r.t.Helper()
+	body, more := io.Pipe()
+	r.t.Cleanup(func() { _ = more.Close() })
+	answered := make(chan string, 1)
+	request, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.base+"/v1/queues/other/batch", body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	request.Header.Set("Content-Type", "application/x-ndjson")
+	go func() {
+		answer, err := http.DefaultTransport.RoundTrip(request)
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer answer.Body.Close()
+		text, _ := io.ReadAll(answer.Body)
+		answered <- fmt.Sprint(answer.StatusCode, " ", string(text))
+	}()
+	_, _ = io.WriteString(more, `{"payload":"`+strings.Repeat("x", size))
+	return more, answered
+}
+
+// end ends a line, and its stream.
+func end(line *io.PipeWriter) {
+	_, _ = io.WriteString(line, "\"}\n")
+	_ = line.Close()
+}
+
+func (r *rig) want(said <-chan string, text string) {
+	r.t.Helper()
+	select {
+	case got := <-said:
+		if !strings.Contains(got, text) {
+			r.t.Errorf("%.300s has no %q", got, text)
+		}
+	case <-time.After(20 * time.Second):
+		r.t.Fatalf("no answer that has %q", text)
+	}
+}
+
+// Streams of lines were counted by nobody: 400 of one token, each with 2 KB of gzip that was one long line, took 1.4 GB.
+func TestStreamsOfLinesOfOneTokenAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxPolls = 8 })
+	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other"}})
+	one, first := r.line(weak, 10)
+	_, _ = r.line(weak, 10)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.streams.full("weak"), "no streams" })
+	_, third := r.line(weak, 10)
+	r.want(third, "503 ")
+	other, theirs := r.line(r.token, 10)
+	end(other)
+	r.want(theirs, `200 {"line":1,"id":`)
+	end(one)
+	r.want(first, `200 {"line":1,"id":`)
+	again, fourth := r.line(weak, 10)
+	end(again)
+	r.want(fourth, `200 {"line":1,"id":`)
+}
+
+func TestBytesOfBodiesOfOneTokenAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	redistest.Want(t, "bytes", r.g.bytes.most, 250<<20)
+	r.g.bytes.most = 100_000
+	weak := r.allow(access.Token{Name: "weak", Verbs: []access.Verb{access.Publish}, Queues: []string{"other", "ns:*"}})
+	one, first := r.line(weak, 60_000)
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		r.g.bytes.mu.Lock()
+		defer r.g.bytes.mu.Unlock()
+		return r.g.bytes.of["weak"] > 60_000, "nothing is kept"
+	})
+	large, as := strings.Repeat("x", 60_000), "Authorization: Bearer "+weak
+	r.do("POST", "/v1/queues/other/messages?id=one", large, as).refused(http.StatusServiceUnavailable, typeBusy)
+	r.do("PUT", "/api/ns/jobs", large, as, "X-Token: "+weak).want(http.StatusServiceUnavailable).has("as many requests")
+	_, second := r.line(weak, 60_000)
+	r.want(second, typeBusy)
+	r.do("POST", "/v1/queues/other/messages?id=small", "x", as).want(http.StatusCreated)
+	r.do("POST", "/v1/queues/other/messages?id=one", large).want(http.StatusCreated)
+	end(one)
+	r.want(first, `200 {"line":1,"id":`)
+	for i := range 5 { // what was read is given back
+		r.do("POST", fmt.Sprint("/v1/queues/other/messages?id=later-", i), large, as).want(http.StatusCreated)
+	}
+	redistest.Want(t, "kept", len(r.g.bytes.of), 0)
+}
+
 // A body that never came behind a request for a large answer, as for the document, which needs no token, held a place
 // for half a minute: before the answer it was read.
 func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {

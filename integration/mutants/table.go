@@ -426,7 +426,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "one token may have all bodies read", file: "bridge/gateway/bodies.go",
-		old:  "return s.of[token] > max(1, s.most)",
+		old:  "return count > max(1, s.most)",
 		new:  "return false",
 		test: []string{"-run", "TestBodiesOfOneTokenHoldNobodyElseUp", "./bridge/gateway"},
 	},

@@ -92,6 +92,8 @@ func (c *call) body(most int) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(c.r.Body, int64(most)+1))
 	done(err)
 	switch {
+	case errors.Is(err, ErrBusy):
+		return nil, err
 	case err != nil:
 		return nil, failure(http.StatusBadRequest, "the body could not be read")
 	case len(text) > most:

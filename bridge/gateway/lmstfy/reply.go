@@ -28,8 +28,10 @@ func failure(status int, text string) error {
 	return &failed{status: status, body: map[string]any{"error": text}}
 }
 
-var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
-	"error": "as many requests are being answered as may be"}}
+// ErrBusy is what Hold, and the body behind Reading, answer where a gateway, or a token at it, has as many requests as may be.
+var ErrBusy = errors.New("as many requests are being answered as may be")
+
+var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{"error": ErrBusy.Error()}}
 
 var errToken = failure(http.StatusUnauthorized, "invalid token")
 
@@ -73,6 +75,8 @@ func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	f := &failed{}
 	switch {
 	case errors.As(err, &f):
+	case errors.Is(err, ErrBusy):
+		f = errBusy
 	case errors.Is(err, bridge.ErrDenied), errors.Is(err, bridge.ErrWrongType), errors.Is(err, bridge.ErrUnsupported),
 		errors.Is(err, bridge.ErrInvalid):
 		f = &failed{status: http.StatusInternalServerError, body: map[string]any{"error": "internal error"}}
