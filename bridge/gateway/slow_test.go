@@ -272,8 +272,8 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", message, "").want(http.StatusOK)
 }
 
-// net/http keeps an answer below 4 KiB until the handler has ended, and sends it over HTTP/2 behind that: nobody counted those that
-// nobody took. 40 connections without a token had 10,000 of them wait, in 130 MB.
+// net/http keeps an answer below 4 KiB until the handler has ended, and sends it over HTTP/2 behind that: nobody
+// counted those that nobody took. 40 connections without a token had 10,000 of them wait, in 130 MB.
 func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 4

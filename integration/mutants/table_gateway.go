@@ -213,6 +213,12 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestStreamsOfLinesOfOneToken", "./bridge/gateway"},
 	},
 	{
+		name: "a bridge and a gateway watch for the end of a frozen job in the same moment", file: "bridge/gateway/lmstfy/consume.go",
+		old:  "request.Within = ttr + frozenSpare",
+		new:  "request.Within = ttr",
+		test: []string{"-run", "TestABridgeLeavesAJobWithFrozenTries", "./bridge/gateway/lmstfy"},
+	},
+	{
 		name: "bodies of one token are as large as it likes", file: "bridge/gateway/bodies.go",
 		old:  "if k.share.add(k.token, n) {",
 		new:  "if k.share.add(k.token, n) && n < 0 {",

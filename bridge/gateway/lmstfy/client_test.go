@@ -11,7 +11,9 @@ import (
 
 	official "github.com/bitleak/lmstfy/client"
 
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -263,6 +265,27 @@ func TestFrozenTriesAreNotUsedUp(t *testing.T) {
 	}
 	redistest.Want(t, "then", r.get("q", 1).RemainTries, int64(0))
 	redistest.Want(t, "dead", r.dead("q", 1), id)
+}
+
+// A bridge takes back what is idle for too long, and counts a try: it did so with a job whose tries are frozen when it was before
+// its gateway, which looks each 100 ms. A job with one try was dead then.
+func TestABridgeLeavesAJobWithFrozenTriesToItsGateway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.publish("q", "x", 600, 1, 0)
+	began := time.Now()
+	if job, err := r.ConsumeWithFreezeTries("q", 60, 10); err != nil || job == nil {
+		t.Fatal(job, err)
+	}
+	list, err := r.op.Pending(t.Context(), "ns:q", lmstfy.Group, admin.PendingFilter{}, 10)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	left := lmstfy.MaxTTR - time.Duration(list[0].Idle) // until a bridge takes it back
+	spare := left + time.Since(began) - time.Minute     // that a bridge leaves to the gateway, or more
+	if spare < 5*time.Second-10*time.Millisecond {
+		t.Errorf("a bridge may be %s behind its gateway", spare)
+	}
 }
 
 // A job whose ttl is over is given to nobody, counted nowhere, and is no dead letter.

@@ -21,6 +21,9 @@ import (
 
 var errNone = &failed{status: http.StatusNotFound, body: map[string]any{"msg": "no job available"}}
 
+// frozenSpare is how much longer than its ttr a bridge leaves a job alone whose tries are frozen.
+const frozenSpare = 5 * time.Second
+
 // consume gives jobs out, and waits for the first one as long as the caller wants to. What it gives comes back when it is not
 // acknowledged within its ttr. A caller who hangs up takes none.
 func consume(c *call) (int, any, error) {
@@ -55,7 +58,13 @@ func consume(c *call) (int, any, error) {
 	if done(err); err != nil {
 		return 0, nil, failure(http.StatusBadRequest, "the body could not be read")
 	}
-	request := pull.Request{Queues: queues, Group: Group, Count: int(count), Within: min(max(ttr, time.Millisecond), MaxTTR)}
+	frozen, _ := strconv.ParseBool(c.r.URL.Query().Get("freeze_tries"))
+	ttr = min(max(ttr, time.Millisecond), MaxTTR)
+	request := pull.Request{Queues: queues, Group: Group, Count: int(count), Within: ttr}
+	if frozen { // a bridge that takes it back counts a try: this gateway is to be the first
+		ttr = min(ttr, MaxTTR-frozenSpare)
+		request.Within = ttr + frozenSpare
+	}
 	var found []pull.Delivery
 	err = c.cfg.Hold(c.w, c.ctx, timeout, func(ctx context.Context) (err error) {
 		found, err = c.pull(ctx, request, time.Now().Add(timeout))
@@ -73,8 +82,7 @@ func consume(c *call) (int, any, error) {
 			return 0, nil, err
 		}
 	}
-	frozen, _ := strconv.ParseBool(c.r.URL.Query().Get("freeze_tries"))
-	return 0, nil, c.give(found, count == 1, frozen)
+	return 0, nil, c.give(found, count == 1, frozen, ttr)
 }
 
 // queues returns the full names of the queues that a consumer names, each once.
@@ -196,7 +204,7 @@ func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.D
 }
 
 // give writes jobs, and gives them back when nobody is there to read them.
-func (c *call) give(found []pull.Delivery, one, frozen bool) error {
+func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) error {
 	now, err := c.clock.now(c.ctx)
 	if err != nil {
 		c.cfg.Puller.GiveBack(c.ctx, found)
@@ -212,7 +220,7 @@ func (c *call) give(found []pull.Delivery, one, frozen bool) error {
 		}
 		jobs[i]["remain_tries"] = max(0, max(1, d.MaxAttempts)-used)
 		jobs[i]["msg"] = "new job"
-		c.held.add(d.Queue, d.ID, d.Token, d.Within, frozen)
+		c.held.add(d.Queue, d.ID, d.Token, min(d.Within, ttr), frozen)
 	}
 	if one {
 		write(c.w, http.StatusOK, jobs[0])
