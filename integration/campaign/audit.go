@@ -372,7 +372,7 @@ func (a *auditor) attempts(c *chain, p promise, complain func(format string, arg
 		for n := attempt; n < next; n++ {
 			by := "" // of a delivery that no handler saw
 			if n == attempt && last != nil && last.won() != string(bridge.Released) && !last.snoozed() {
-				if last.failed() || last.ended(endDead) {
+				if last.failed() || last.ended(endDead) || last.outlastedLimit(until) {
 					continue
 				}
 				by = last.starts[len(last.starts)-1].by.name

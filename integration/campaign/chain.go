@@ -124,6 +124,12 @@ func (d *delivery) failed() bool {
 	return (d.ended(endFail) || d.ended(endHang)) && !d.exited(bridge.Lost) || d.ended(endAbandon)
 }
 
+// outlastedLimit says whether the time of a hung handler was over before until, in Unix µs: its attempt failed then, also when
+// the settlement came too late.
+func (d *delivery) outlastedLimit(until int64) bool {
+	return d.ended(endHang) && until-d.starts[len(d.starts)-1].at >= hangLimit.Microseconds()
+}
+
 // added is when the entry was added to the stream, in Unix µs, by the server's clock.
 func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 

@@ -17,6 +17,8 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 		hangID, haltID                   = "p-1-mu1", "p-1-mn"
 		hung                             = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 hang\n 3 A1 x #1 dead\n" +
 			"2 B1 s #1 1 - @0\n 2.1 B1 e #1 hang\n 3 B1 x #1 dead\n"
+		hungLate = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 hang\n 7000 A1 x #1 lost\n" +
+			"2 B1 s #1 1 - @0\n 2.1 B1 e #1 hang\n 3 B1 x #1 dead\n"
 		doneLate = "7 A1 s #1 1 - @0\n 8 A1 e #1 ok\n 9 A1 x #1 acknowledged"
 		again    = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 snooze\n 3 A1 x #1 snoozed\n"
 		failed   = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 fail\n 3 A1 x #1 retried\n"
@@ -87,6 +89,12 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 		"a handler that hung": {hangID, taken + hung, letters(5, hangID, lua.ReasonHandlerTimeout, 1), nil},
 		"a handler that hung, and one attempt too many": {hangID, taken + hung, letters(5, hangID, lua.ReasonHandlerTimeout, 2),
 			map[string]int{columnWrong: 2, columnBurnt: 2}},
+		"a handler that hung, and was told too late": {hangID, taken + hungLate,
+			State{Letters: []Letter{letterAt(5000, hangID, "a", lua.ReasonVisibilityTimeout, 1),
+				letterAt(5, hangID, "b", lua.ReasonHandlerTimeout, 1)}}, nil},
+		"a handler that hung, and lost its delivery within its limit": {hangID, taken + hungLate,
+			State{Letters: []Letter{letterAt(250, hangID, "a", lua.ReasonVisibilityTimeout, 1),
+				letterAt(5, hangID, "b", lua.ReasonHandlerTimeout, 1)}}, map[string]int{columnBurnt: 1}},
 		"a handler that hung, and was acknowledged": {hangID, taken + doneA + doneB, State{}, map[string]int{columnWrong: 2}},
 		"a limit that the message does not have": {okID, taken, letters(5, okID, lua.ReasonHandlerTimeout, 0),
 			map[string]int{columnWrong: 2}},
