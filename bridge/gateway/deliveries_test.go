@@ -283,3 +283,17 @@ func TestCancelWhatAConsumerHolds(t *testing.T) {
 	r.do("DELETE", "/v1/queues/q/messages/a?running=yes", "").want(http.StatusUnprocessableEntity)
 	redistest.Want(t, "nothing comes again", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
 }
+
+func TestAReceiveIsToldThatThereAreTooManyGroups(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	receive := func(group string) answer {
+		return r.do("POST", "/v1/queues/q/deliveries?group="+group, "")
+	}
+	for i := range pull.MaxGroups {
+		r.given(receive(fmt.Sprint("group-", i)))
+	}
+	receive("further").refused(http.StatusUnprocessableEntity, typeInvalid).has(`"field":"group"`).has("further").
+		has(fmt.Sprint("none beyond ", pull.MaxGroups))
+	r.given(receive("group-0"))
+}

@@ -3,6 +3,12 @@ package main
 // gatewayMutants are those of what a gateway counts against a rate, and of what is moved from lmstfy.
 var gatewayMutants = []mutant{
 	{
+		name: "a receive makes any number of groups", file: "stream/pull/group.go",
+		old:  "n >= MaxGroups {",
+		new:  "n >= MaxGroups && false {",
+		test: []string{"-run", "TestAReceiveMakesNoGroup", "./stream/pull"},
+	},
+	{
 		name: "a delivery token has several spellings", file: "stream/pull/token.go",
 		old:  " || named.Token() != t {",
 		new:  " {",

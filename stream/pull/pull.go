@@ -49,6 +49,8 @@ type Puller struct {
 	streams map[string][]*line   // key of a stream → those who read it
 	failing map[sourceKey]string // what the log was told of queues that cannot be read
 	tickets uint64
+
+	making sync.Mutex // held while a group is made
 }
 
 // New returns a Puller. Redis is not touched.
@@ -67,7 +69,7 @@ func New(cfg Config) *Puller {
 type Request struct {
 	Queues  []string // 1 to 100: from the first that has messages first
 	Weights []int    // of the queues, if there are any: each comes first in proportion to its weight. From 1 to 1,000
-	Group   string   // created at the beginning of the queues' streams where it is not there
+	Group   string   // created at the beginning of the queues' streams where it is not there; refused beside MaxGroups others
 	Count   int      // deliveries at most; 1 to 100
 
 	// Within is in what time a delivery is to be settled or extended, at least 1ms: then it has failed, as one whose worker
@@ -229,6 +231,8 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 				return found, err
 			case lua.Temporary(err):
 				left = p.probe(ctx, left)
+			case errors.Is(err, lua.ErrInvalid): // of the queue: its other partitions would say it once more
+				left = slices.DeleteFunc(left, func(other *line) bool { return other.source == l.source })
 			}
 			if err != nil { // that of this stream: others may have something
 				errs = append(errs, err)
@@ -254,7 +258,7 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (l
 	}
 	got, err := receive()
 	if errors.Is(err, lua.ErrNoGroup) {
-		if _, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group); err == nil {
+		if err = p.makeGroup(ctx, r, l); err == nil {
 			got, err = receive()
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -368,6 +369,51 @@ func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 }
 
 // Bad requests name their field before Redis is touched.
+// Each group keeps all messages of its queue. Whoever could receive made as many as they liked, by asking.
+func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 2)
+	receive := func(group string) error {
+		t.Helper()
+		request := r.request(1, 0)
+		request.Group = group
+		_, err := r.Pull(t.Context(), request)
+		return err
+	}
+	var refused atomic.Int64
+	var all sync.WaitGroup
+	const most = 100
+	for i := range most + 10 {
+		all.Go(func() {
+			if err := receive(fmt.Sprint("group-", i)); errors.Is(err, lua.ErrInvalid) {
+				refused.Add(1)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	redistest.Want(t, "refused", refused.Load(), int64(10))
+	there := r.GroupNames()
+	redistest.Want(t, "groups of partition 0", len(there), most)
+	redistest.Want(t, "groups of partition 1", len(r.Part(1).GroupNames()), most)
+	var invalid *lua.InvalidError
+	if err := receive("one more"); !errors.As(err, &invalid) || invalid.Field != "group" || invalid.Value != `"one more"` ||
+		!strings.Contains(invalid.Rule, fmt.Sprint(most)) {
+		t.Errorf("one more: %v", err)
+	}
+	r.Do("XGROUP", "DESTROY", r.Part(1).Keys.Stream, there[0]) // lost in one partition alone
+	if err := receive(there[0]); err != nil {
+		t.Errorf("a group that is there: %v", err)
+	}
+	redistest.Want(t, "groups of partition 1 again", len(r.Part(1).GroupNames()), most)
+	r.Groups("made by a worker") // and one more than a receive makes
+	if err := receive("made by a worker"); err != nil {
+		t.Errorf("a group that a worker made: %v", err)
+	}
+}
+
 func TestBadRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := New(Config{})
