@@ -90,6 +90,10 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 			return 0, nil, err
 		}
 	}
+	if c.ctx.Err() != nil { // the caller hung up: an answer would still go into the buffers of its connection
+		c.puller.GiveBack(c.ctx, found)
+		return 0, nil, context.Cause(c.ctx)
+	}
 	all := make([]delivery, len(found))
 	for i := range found {
 		all[i] = deliveryOf(&found[i])

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -108,6 +109,61 @@ func TestWaitingForAMessage(t *testing.T) {
 	waiting(1)
 	r.g.stop()
 	redistest.Want(t, "the third", <-ended, "200")
+}
+
+// late is a caller who hangs up once there is a message for it, and before it is told.
+type late struct {
+	*httptest.ResponseRecorder
+	hangUp func()
+	set    int
+}
+
+func (w *late) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline is called when the wait begins, and when it has ended.
+func (w *late) SetWriteDeadline(time.Time) error {
+	if w.set++; w.set == 2 {
+		w.hangUp()
+	}
+	return nil
+}
+
+// The system takes an answer to a connection that its caller has closed, so nothing said that a message was told to nobody: it
+// came back at the end of its time, with one attempt less.
+func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for queue, call := range map[string]string{
+		"q": "POST /v1/queues/q/deliveries?group=g&wait_ms=30000", "ns:q": "GET /api/ns/q?timeout=30",
+	} {
+		r.do("POST", "/v1/queues/"+queue+"/messages?id=m", "x").want(http.StatusCreated)
+		ready := func() {
+			if err := r.op.MakeReady(t.Context(), queue); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ready()
+		ask := func(w http.ResponseWriter, ctx context.Context) {
+			method, rest, _ := strings.Cut(call, " ")
+			req := httptest.NewRequestWithContext(ctx, method, rest, nil)
+			req.Header.Set("Authorization", "Bearer "+r.token)
+			req.Header.Set("X-Token", r.token)
+			r.g.serve(w, req)
+		}
+		ctx, hangUp := context.WithCancel(t.Context())
+		gone := &late{ResponseRecorder: httptest.NewRecorder(), hangUp: hangUp}
+		ask(gone, ctx)
+		redistest.Want(t, queue+": hung up", gone.set, 2)
+		if told := gone.Body.String(); strings.Contains(told, `"m"`) {
+			t.Errorf("%s: told to nobody: %s", queue, told)
+		}
+		ready()
+		again := httptest.NewRecorder()
+		ask(again, t.Context())
+		if told := again.Body.String(); !strings.Contains(told, `"m"`) {
+			t.Errorf("%s: then: %d %s", queue, again.Code, told)
+		}
+	}
 }
 
 // Who waits takes no place from others, and there are only so many who may.

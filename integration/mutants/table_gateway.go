@@ -225,6 +225,18 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestABridgeLeavesAJobWithFrozenTries", "./bridge/gateway/lmstfy"},
 	},
 	{
+		name: "who hangs up when there is a message is told of it", file: "bridge/gateway/deliveries.go",
+		old:  "if c.ctx.Err() != nil { // the caller hung up",
+		new:  "if false { // the caller hung up",
+		test: []string{"-run", "TestWhoHangsUpWhenThereIsAMessage", "./bridge/gateway"},
+	},
+	{
+		name: "who hangs up when there is a job is told of it", file: "bridge/gateway/lmstfy/consume.go",
+		old:  "err == nil && c.ctx.Err() != nil {",
+		new:  "err == nil && false {",
+		test: []string{"-run", "TestWhoHangsUpWhenThereIsAMessage", "./bridge/gateway"},
+	},
+	{
 		name: "bodies of one token are as large as it likes", file: "bridge/gateway/bodies.go",
 		old:  "if k.share.add(k.token, n) {",
 		new:  "if k.share.add(k.token, n) && n < 0 {",

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -385,11 +386,23 @@ func TestWhoHangsUpTakesNoJob(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for range 5 {
-		ctx, hangUp := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := r.ConsumeWithContext(ctx, "q", 60, 30); err == nil {
-			t.Error("a job of nowhere")
+		ctx, hangUp := context.WithCancel(t.Context())
+		var waiting sync.WaitGroup
+		waiting.Go(func() {
+			if _, err := r.ConsumeWithContext(ctx, "q", 60, 30); err == nil {
+				t.Error("a job of nowhere")
+			}
+		})
+		answers := func(want int64) { // until the gateway knows who is there
+			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+				n := r.answering.Load()
+				return n == want, fmt.Sprint(n, " requests are being answered")
+			})
 		}
+		answers(1)
 		hangUp()
+		waiting.Wait()
+		answers(0)
 	}
 	r.publish("q", "x", 60, 1, 0)
 	redistest.Want(t, "tries left", r.get("q", 1).RemainTries, int64(0))

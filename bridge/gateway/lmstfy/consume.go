@@ -206,6 +206,9 @@ func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.D
 // give writes jobs, and gives them back when nobody is there to read them.
 func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) error {
 	now, err := c.clock.now(c.ctx)
+	if err == nil && c.ctx.Err() != nil { // hung up: an answer would still go into the buffers of the connection
+		err = context.Cause(c.ctx)
+	}
 	if err != nil {
 		c.cfg.Puller.GiveBack(c.ctx, found)
 		return err

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,7 @@ type rig struct {
 	token     string // for all queues of the namespace ns
 	base      string
 	transport *http.Transport
+	answering atomic.Int64 // requests
 	*official.LmstfyClient
 }
 
@@ -87,6 +89,12 @@ func (r *rig) listen(timeout ...time.Duration) (base string, stop func()) {
 		r.t.Fatal(err)
 	}
 	s := gateway.NewServer(g)
+	handler := s.Handler
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.answering.Add(1)
+		defer r.answering.Add(-1)
+		handler.ServeHTTP(w, req)
+	})
 	go func() { _ = s.Serve(socket) }()
 	stop = sync.OnceFunc(func() {
 		_ = s.Close()
