@@ -75,11 +75,13 @@ func appendNamed(parts []string, what string, names []string) []string {
 // aliveWithin is how recently a worker that lives must have read: it reads every few seconds.
 const aliveWithin = 10 * time.Second
 
-// DeleteQueue removes a queue: the keys of all its partitions, also of those that a growth prepared and did not publish, with its
-// groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages, recurrences or push targets, and
-// force is false; nothing was changed then, or only partitions that held nothing are gone. What is written between the look and
-// the removal of a partition is not lost: the script that removes it looks again. Contents says what there was. ErrUnknownQueue.
-// It passes on a full server.
+// DeleteQueue removes a queue: the keys of all its partitions, also of those that a growth prepared and did not
+// publish, with its groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages,
+// recurrences or push targets, and force is false; groups and policy are as they were then. What is written between the
+// look and the removal of a partition is not lost: the script that removes it looks again. When it refuses, partitions
+// before it are gone, with their dedup windows; they get groups and policy anew from partition 0, which goes last.
+// Contents says what there was. ErrUnknownQueue. It passes on a full server. After another error repeat it, or keep the
+// queue by Grow with the count in force.
 //
 // Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
@@ -112,8 +114,13 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	if !had.Empty() && !force {
 		return fail(had, fmt.Errorf("%w: it holds %s", ErrNotEmpty, had))
 	}
-	for _, name := range names {
-		if err := removePartition(ctx, c, lua.NewKeys(prefix, name), force); err != nil {
+	for _, name := range slices.Backward(names) { // partition 0 has all groups and the policy: see keepQueue
+		err := removePartition(ctx, c, lua.NewKeys(prefix, name), force)
+		if errors.Is(err, ErrNotEmpty) {
+			err = keepQueue(ctx, c, prefix, queue, name, &had)
+			return fail(had, err)
+		}
+		if err != nil {
 			return fail(had, err)
 		}
 	}
@@ -131,6 +138,22 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		return fail(had, ErrUnknownQueue)
 	}
 	return had, nil
+}
+
+// keepQueue gives partitions that were removed their groups and the policy again, because another one is not empty, and returns
+// ErrNotEmpty. It adds to the contents what is in that one. Partition 0 is removed last, so it still has what they are to get.
+func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue, name string, had *Contents) error {
+	kept := partitionSync{c: c, prefix: prefix, queue: queue}
+	if err := kept.all(ctx); err != nil {
+		return fmt.Errorf("partition %s is not empty, and groups and policy of others are missing until the queue is given "+
+			"the partitions that it has: %w", name, err)
+	}
+	some, _, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
+	if err != nil {
+		return err
+	}
+	had.add(some)
+	return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had)
 }
 
 // partitionsBeyond returns the names of partitions beyond the count that have keys: a growth that failed has prepared them, or a

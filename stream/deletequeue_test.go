@@ -104,6 +104,48 @@ func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
 	})
 }
 
+// A message that came between the look and the removal has the queue refused. Partitions that held nothing were gone by then,
+// with their groups and the policy: a group whose workers were away lost what came there later.
+func TestDeleteQueueThatIsRefusedKeepsGroupsAndPolicy(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	refused := 0
+	for _, part := range []int{0, 2} {
+		for at, reached := 1, true; reached; at++ {
+			r := newRig(t, s)
+			r.Groups("a", "away")
+			r.Policy(map[string]string{"max_attempts": "3"})
+			r.grow(4)
+			reached = false
+			c := &stepClient{Client: r.Client, before: func(n int) error {
+				if n == at {
+					reached = true
+					r.Do("ZADD", r.Part(part).Keys.Due, "1e13", "m")
+				}
+				return nil
+			}}
+			what := fmt.Sprintf("message in partition %d before command %d", part, at)
+			had, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false)
+			if !errors.Is(err, ErrNotEmpty) {
+				if err != nil {
+					t.Errorf("%s: %v", what, err)
+				}
+				continue
+			}
+			refused++
+			if had.Scheduled != 1 || !strings.Contains(err.Error(), "it holds 1 scheduled") {
+				t.Errorf("%s: %+v, %v", what, had, err)
+			}
+			r.alike(what, 4, "a", "away")
+			policy, err := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Policy).Build()).AsStrMap()
+			redistest.Want(t, what, fmt.Sprint(policy, err), "map[max_attempts:3] <nil>")
+		}
+	}
+	if refused < 4 {
+		t.Errorf("refused %d times: the message never came between look and removal", refused)
+	}
+}
+
 // What a growth had prepared, and not published, stayed when its queue was deleted.
 func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
 	t.Parallel()

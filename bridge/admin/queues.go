@@ -33,9 +33,11 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 //	func (QueueContents) String() string
 type QueueContents = stream.Contents
 
-// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages, recurrences and push
-// targets, and returns what it held. A producer that goes on scheduling, and a worker that goes on reading, make it again.
-// Bridges do not. ErrNoQueue; ErrNotEmpty without force, and then nothing was removed.
+// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages,
+// recurrences and push targets, and returns what it held. A producer that goes on scheduling, and a worker that goes on
+// reading, make it again. Bridges do not. ErrNoQueue; ErrNotEmpty without force, and then the queue stays, with its
+// groups and policy. A message that comes while it is being removed has it stay as well; dedup windows of partitions
+// that were empty are gone then.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {

@@ -89,6 +89,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestARepeatedGrowth", "./stream"},
 	},
 	{
+		name: "a queue that is not deleted loses its groups", file: "stream/deletequeue.go",
+		old:  "if err := kept.all(ctx); err != nil {",
+		new:  "if err := kept.policy(ctx); err != nil {",
+		test: []string{"-run", "TestDeleteQueueThatIsRefused", "./stream"},
+	},
+	{
 		name: "an empty queue is deleted with its push targets", file: "lua/delete_empty.lua",
 		old:  "redis.call('HLEN', recurring) + redis.call('HLEN', push)",
 		new:  "redis.call('HLEN', recurring)",
