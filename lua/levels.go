@@ -57,8 +57,8 @@ func NewLevels(c rueidis.Client, prefix string) *Levels {
 
 // Allow refuses with a *OldBridgeError what a living bridge does not serve: what needs a level. When no bridge lives it
 // refuses nothing. A server that does not answer is passed over: who cannot be asked is taken for what it was. One round
-// trip every 5 s, for which all callers wait together, for 1 s at most. After one without an answer there is one a second
-// until an answer comes, and nobody waits for those.
+// trip every 5 s, for which all callers wait together, for 1 s at most. For 5 s after one without an answer there is one
+// a second until an answer comes, and nobody waits for those.
 func (l *Levels) Allow(ctx context.Context, level int, what string) error {
 	if l == nil {
 		return nil
@@ -88,7 +88,7 @@ func (l *Levels) look(ctx context.Context) <-chan struct{} {
 	if !l.read.IsZero() && time.Since(l.read) <= levelsFor {
 		return nil
 	}
-	failing := !l.failed.IsZero()
+	failing := !l.failed.IsZero() && time.Since(l.failed) <= levelsFor // what failed long ago says nothing of now
 	if l.looking == nil && (!failing || time.Since(l.failed) > levelsTimeout) {
 		ended := make(chan struct{})
 		l.looking = ended

@@ -65,3 +65,25 @@ func TestLevelsRefuseWhatALivingBridgeDoesNotServe(t *testing.T) {
 		}
 	})
 }
+
+// A look that had no answer was remembered for ever: the next message with a key, hours later, waited for no look, and
+// went to a bridge that does not serve it.
+func TestALookThatFailedLongAgoSaysNothingOfNow(t *testing.T) {
+	t.Parallel()
+	b := newRig(t, redistest.Shared(t))
+	prefix := redistest.Shared(t).Prefix(t)
+	l := NewLevels(b.c, prefix)
+	b.do("SET", NewGlobals(prefix).Bridges, "no sorted set")
+	if err := l.Allow(t.Context(), LevelKeys, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if l.failed.IsZero() {
+		t.Fatal("the look has not failed")
+	}
+	b.do("DEL", NewGlobals(prefix).Bridges)
+	b.do("ZADD", NewGlobals(prefix).Bridges, strconv.FormatInt(b.now(), 10), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3")
+	l.failed = l.failed.Add(-levelsFor - time.Second)
+	if err := l.Allow(t.Context(), LevelKeys, "x"); !errors.Is(err, ErrOldBridge) {
+		t.Errorf("beside an older bridge: %v", err)
+	}
+}

@@ -286,6 +286,18 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 // what else was scheduled under this ID. Empty: nothing is. See Marked.
 type Version string
 
+const versionBegins = Separator + "version "
+
+// Due is the due time of what is scheduled, Unix ms. Zero when nothing is.
+func (v Version) Due() int64 {
+	at, _, _ := strings.Cut(strings.TrimPrefix(string(v), versionBegins), " ")
+	due, err := strconv.ParseFloat(at, 64)
+	if err != nil {
+		return 0
+	}
+	return int64(min(due, 1e18)) // infinite: it is due never
+}
+
 var versionsScript = load("versions", []string{"due", "payload", "meta"}, nil, []string{"id"})
 
 // Versions returns the versions of messages. One round trip for each 1 MiB of meta, and for each 1 MiB of IDs.

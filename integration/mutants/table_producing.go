@@ -100,9 +100,39 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a call that found nothing to replace any more does not look again", file: "scheduler/producer/replace.go",
-		old:  "(len(t.from) > 0 || !r.Replaced)",
-		new:  "len(t.from) > 0",
+		old:  "(len(s.takes[at].from) > 0 || !r.Replaced)",
+		new:  "len(s.takes[at].from) > 0",
 		test: []string{"-run", "TestReplacementsLeaveOneWhereverTheyStop", "./scheduler/producer"},
+	},
+	{
+		name: "a call that has seen nothing to replace does not look again", file: "scheduler/producer/duplicates.go",
+		old:  "\t\tcase ms[at].Replace != \"\" && ms[at].Key != \"\":\n",
+		new:  "\t\tcase ms[at].Replace != \"\" && ms[at].Key == \"\":\n",
+		test: []string{"-run", "TestReplacementsAtTheSameMomentLeaveOne", "./scheduler/producer"},
+	},
+	{
+		name: "a message of a batch that was replaced in it begins again", file: "scheduler/producer/replace.go",
+		old:  "last[ms[at].ID] = max(at, last[ms[at].ID])",
+		new:  "last[ms[at].ID] = at",
+		test: []string{"-run", "TestTheLastOfABatchStaysWhenItBeginsAgain", "-count", "20", "./scheduler/producer"},
+	},
+	{
+		name: "messages of one ID with a key and without go out together", file: "scheduler/producer/replace.go",
+		old:  "(of.waits || of.key != m.Key)",
+		new:  "(of.waits || s.counts.Of(cmp.Or(of.key, m.ID)) != s.counts.Of(m.place()))",
+		test: []string{"-run", "TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch", "./scheduler/producer"},
+	},
+	{
+		name: "later is compared with what was there before the version", file: "scheduler/producer/duplicates.go",
+		old:  "\t\t\th.due = is.Due()",
+		new:  "\t\t\t_ = is.Due()",
+		test: []string{"-run", "TestLaterIsComparedWithTheVersionThatGoes", "./scheduler/producer"},
+	},
+	{
+		name: "a look at the bridges that failed is remembered for ever", file: "lua/levels.go",
+		old:  "!l.failed.IsZero() && time.Since(l.failed) <= levelsFor //",
+		new:  "!l.failed.IsZero() //",
+		test: []string{"-run", "TestALookThatFailedLongAgoSaysNothingOfNow", "./lua"},
 	},
 	{
 		name: "a lookup asks only where the ID would be", file: "lua/partition.go",

@@ -68,6 +68,8 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 			s.replace(at, &ms[at], seen)
 		case seen.inWindow != nil:
 			refused[at] = seen.inWindow
+		case ms[at].Replace != "" && ms[at].Key != "":
+			s.take(at, taking{to: s.counts.Of(ms[at].place())}) // another call may add its own at this moment
 		}
 	}
 	return refused
@@ -158,6 +160,9 @@ func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message, 
 	for i, is := range versions {
 		h := &held[at[i]]
 		h.version, h.scheduled = is, is != "" // it may have become ready since
+		if h.scheduled {
+			h.due = is.Due() // it may have been moved or replaced since
+		}
 	}
 	return err
 }

@@ -256,10 +256,12 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 		}
 		for n := range 20 {
 			id := fmt.Sprint("x", n)
-			for partition := range n % 3 { // a producer has stopped between adding a new one and taking the old one away
+			for partition := range n % 5 % 3 { // a producer has stopped between adding a new one and taking the old one away
 				queuetest.Do(t, r.c, "ZADD", r.keys(partition).Due, "1e13", id)
 			}
-			queuetest.Do(t, r.c, "ZADD", r.keys(7).Due, "1e13", id)
+			if n%5 > 0 {
+				queuetest.Do(t, r.c, "ZADD", r.keys(7).Due, "1e13", id)
+			}
 			var all sync.WaitGroup
 			for partition, p := range others {
 				all.Go(func() {

@@ -166,9 +166,10 @@ func (p *Producer) keys(partition string) lua.Keys {
 //
 // An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
 // that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
-// goes to the partition of its key. What it replaces in others is looked at before, cancelled after it was taken, and
-// looked for once more: a round trip each. When that fails the error is ErrUncertain: both may be delivered. Of calls
-// that replace an ID at the same moment the message that was added last stays, wherever any of them ends.
+// goes to the partition of its key. What it replaces in others is looked at before, and cancelled after it was taken: a
+// round trip each. Then its ID is looked for once more, unless it was scheduled in that partition alone. When that fails
+// the error is ErrUncertain: both may be delivered. Of calls that replace an ID at the same moment the message that was
+// added last stays, wherever any of them ends.
 //
 // ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
 // heard of it, and store an ID where it belonged before while it is scheduled where it belongs now. And of calls with

@@ -45,6 +45,10 @@ func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
 	default: // cancelling the old one ends the window that began with it
 		t.window = seen.window
 	}
+	s.take(at, t)
+}
+
+func (s *batchRoute) take(at int, t taking) {
 	if s.takes == nil {
 		s.takes = map[int]taking{}
 	}
@@ -99,15 +103,24 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 // contested returns the messages of a batch, by their places in it, that have to begin again after they were taken and
 // have replaced others, because another call that replaces the same ID did so at the same moment. Either a message is
 // scheduled nowhere any more although its time has not come. Or it is scheduled beside another one in another partition,
-// which the call did not see before it added its own: of several calls the last to look sees that. One round trip, in
-// which all partitions are asked; none where nothing was to be replaced in another partition.
+// which the call did not see before it added its own: of several calls the last to look sees that. Of messages with one
+// ID the last one counts, which has replaced the others. One round trip, in which all partitions are asked; none where
+// the message has only replaced what was in its own partition.
 func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Result) []int {
+	if len(s.takes) == 0 {
+		return nil
+	}
+	last := map[string]int{} // by ID
+	for at := range s.takes {
+		if r := &results[at]; r.Err == nil || errors.Is(r.Err, lua.ErrNotDurable) {
+			last[ms[at].ID] = max(at, last[ms[at].ID])
+		}
+	}
 	var asked []batchMessage
-	for at, t := range s.takes {
+	for id, at := range last {
 		r := &results[at]
-		taken := r.Err == nil || errors.Is(r.Err, lua.ErrNotDurable)
-		if taken && !r.Ready && (len(t.from) > 0 || !r.Replaced) { // not replaced: what it saw there had gone
-			asked = append(asked, batchMessage{at, ms[at].ID})
+		if !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: what it saw there had gone
+			asked = append(asked, batchMessage{at, id})
 		}
 	}
 	if len(asked) == 0 {
@@ -196,8 +209,7 @@ func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string,
 }
 
 // apart parts the messages of a batch into those that go out together, and those that must wait for their answers:
-// messages with the ID of an earlier one that goes to another partition. rest is nil when all go out together, and
-// first with it.
+// messages with the ID of an earlier one that has another key. rest is nil when all go out together, and first with it.
 func (s *batchRoute) apart(ms []Message) (first, rest []int) {
 	chosen := func(m Message) bool { return m.ID != "" }
 	if s.only != nil || len(ms) < 2 || !slices.ContainsFunc(ms, chosen) {
@@ -215,24 +227,24 @@ func (s *batchRoute) apart(ms []Message) (first, rest []int) {
 
 // apartOf is apart for some messages of a batch, which are given and returned by their places in it.
 func (s *batchRoute) apartOf(ms []Message, some []int) (first, rest []int) {
-	const waits = -1
-	partitions := make(map[string]int, len(some)) // of the first message with an ID; waits: another one waits for it
+	type group struct {
+		key   string // of the first message with an ID
+		waits bool   // a message with the ID waits for the first
+	}
+	groups := make(map[string]group, len(some)) // by ID
 	for _, at := range some {
 		m := &ms[at]
 		if m.ID == "" {
 			first = append(first, at)
 			continue
 		}
-		own := s.counts.Of(m.place())
-		of, known := partitions[m.ID]
-		switch {
-		case !known:
-			partitions[m.ID] = own
-		case of != own:
-			partitions[m.ID] = waits
+		of, known := groups[m.ID]
+		if known && (of.waits || of.key != m.Key) {
+			groups[m.ID] = group{of.key, true}
 			rest = append(rest, at)
 			continue
 		}
+		groups[m.ID] = group{key: m.Key}
 		first = append(first, at)
 	}
 	return first, rest

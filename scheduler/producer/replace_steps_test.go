@@ -28,18 +28,25 @@ type replacer struct {
 
 const replacerSteps = 4 // of a round
 
-func (r *identityRig) replacer(p *Producer, m Message) *replacer {
+// round returns the way of a batch to its partitions.
+func (r *identityRig) round(p *Producer, ms []Message) batchRoute {
 	r.Helper()
-	c := &replacer{identityRig: r, p: p, ms: []Message{m}}
 	way, err := p.enter(r.Context(), r.queue)
 	if err != nil {
 		r.Fatal(err)
 	}
 	p.busy.Done() // no step outlives the test
-	if c.round, err = way.batchRoute(r.Context(), c.ms, time.Now()); err != nil {
+	round, err := way.batchRoute(r.Context(), ms, time.Now())
+	if err != nil {
 		r.Fatal(err)
 	}
-	return c
+	return round
+}
+
+func (r *identityRig) replacer(p *Producer, m Message) *replacer {
+	r.Helper()
+	ms := []Message{m}
+	return &replacer{identityRig: r, p: p, ms: ms, round: r.round(p, ms)}
 }
 
 // step goes one step further.
@@ -76,6 +83,87 @@ func (c *replacer) finish() {
 	}
 }
 
+// Of messages with one ID and one key in a batch the last one stays. When the batch had to begin again, it did so in any
+// order, and the first one was left. And when the last one was drained before the second look, the first one, which it
+// had replaced, was scheduled anew.
+func TestTheLastOfABatchStaysWhenItBeginsAgain(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	batch := func(id string, last time.Duration) []Message {
+		r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
+		return []Message{
+			{ID: id, Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
+			{ID: id, Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("second"), Replace: lua.Replace},
+			{ID: id, Key: keyOf(3), Delay: last, Payload: []byte("last"), Replace: lua.Replace},
+		}
+	}
+	look := func(ms []Message, meanwhile func()) []int {
+		round := r.round(r.p, ms)
+		results := round.store(t.Context(), ms, round.duplicates(t.Context(), ms), time.Now())
+		round.takeAway(t.Context(), ms, results)
+		meanwhile()
+		return round.contested(t.Context(), ms, results)
+	}
+	some := look(batch("beside", 3*time.Hour), func() {
+		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", "beside") // of a call that has not seen this one
+	})
+	if !slices.Equal(some, []int{2}) {
+		t.Errorf("beside another one these begin again: %v", some)
+	}
+	some = look(batch("due", 0), func() {
+		if d, err := lua.Drain(t.Context(), r.c, r.keys(3), 10, 1<<20); err != nil || d.Moved != 1 {
+			t.Fatal(d, err)
+		}
+	})
+	if len(some) > 0 {
+		t.Errorf("these begin again, though the last one was delivered: %v", some)
+	}
+}
+
+// A message of a batch without a key goes where its ID is scheduled, which is not where an earlier one with a key went. Both
+// went out together when key and ID belonged to one partition, and the earlier one was left.
+func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	id, key := keyOf(3), ""
+	for i := 0; key == ""; i++ {
+		if one := fmt.Sprint("key-", i); (lua.Counts{1, 8}).Of(one) == 3 {
+			key = one
+		}
+	}
+	r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour})
+	results, err := r.p.ScheduleBatch(t.Context(), r.queue, []Message{
+		{ID: id, Key: key, Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
+		{ID: id, Delay: time.Hour, Payload: []byte("last"), Replace: lua.Replace},
+	})
+	if err != nil || results[0].Err != nil || results[1].Err != nil {
+		t.Fatal(results, err)
+	}
+	r.scheduled(id, 3, "last")
+}
+
+// The due time was read before the version. A version that is later still was taken away by a call that was to replace
+// only what is earlier.
+func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	now := queuetest.Now(t, r.c)
+	r.takes(Message{ID: "x", Key: keyOf(7), At: now.Add(time.Hour)})
+	ms := []Message{{ID: "x", Key: keyOf(3), At: now.Add(2 * time.Hour), Replace: lua.ReplaceLater}}
+	round, asked := r.round(r.p, ms), []batchMessage{{0, "x"}}
+	held, err := holds(t.Context(), r.c, r.keys(7), asked)
+	if err != nil || held[0].refuses(&ms[0]) {
+		t.Fatal(held, err)
+	}
+	r.takes(Message{ID: "x", Key: keyOf(7), At: now.Add(3 * time.Hour), Replace: lua.ReplaceLater})
+	if err := round.versions(t.Context(), 7, ms, asked, held); err != nil {
+		t.Fatal(err)
+	}
+	if !held[0].refuses(&ms[0]) {
+		t.Errorf("%+v is to be replaced by what is due an hour earlier", held[0])
+	}
+}
+
 // interleavings returns the orders of two calls of so many steps: of each step the call that does it.
 func interleavings(a, b int) (orders [][]int) {
 	if a == 0 && b == 0 {
@@ -102,7 +190,8 @@ func TestReplacementsLeaveOneWhereverTheyStop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	for _, one := range []struct{ before, to []int }{ // partitions in which the ID is scheduled; of the keys of the calls
-		{[]int{2}, []int{3, 5}}, {[]int{3}, []int{3, 5}}, {[]int{3, 5}, []int{3, 5}}, {[]int{3, 5}, []int{3, 3}},
+		{nil, []int{3, 5}}, {[]int{2}, []int{3, 5}},
+		{[]int{3}, []int{3, 5}}, {[]int{3, 5}, []int{3, 5}}, {[]int{3, 5}, []int{3, 3}},
 	} {
 		t.Run(fmt.Sprint("from ", one.before, " to ", one.to), func(t *testing.T) {
 			t.Parallel()
@@ -163,13 +252,14 @@ func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (
 		m := Message{ID: id, Key: keyOf(c.to[i]), At: at, Payload: []byte("p"), Replace: lua.Replace}
 		calls = append(calls, c.replacer(p, m))
 	}
+	steps := make([]int, len(calls))
 	check := func() {
 		c.Helper()
-		if len(c.partitionsOf(id)) == 0 {
+		added := len(c.before) > 0 || slices.Max(steps) > 1
+		if added && len(c.partitionsOf(id)) == 0 {
 			c.Errorf("%s: it is scheduled nowhere", about)
 		}
 	}
-	steps := make([]int, len(calls))
 	for _, one := range order {
 		calls[one].step()
 		steps[one]++
