@@ -69,7 +69,7 @@ func TestPushAddsListsRotatesAndRemoves(t *testing.T) {
 		t.Error(out)
 	}
 	c.ok(add...)
-	c.ok("queue", "delete", "q", "--yes")
+	c.ok("queue", "delete", "q", "--force", "--yes")
 	there, err := c.redis().Do(t.Context(), c.redis().B().Exists().Key(c.key("q", "push")).Build()).AsInt64()
 	if err != nil || there != 0 {
 		t.Error("targets outlive their queue: ", there, err)
