@@ -99,7 +99,7 @@ func (b *rig) fullServer() {
 		"enqueue": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
 		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,
-		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, // writes a key that dump does not know
+		"drop_consumer": true, "drop_groups": true, "delete_empty": true, "take": true, "set_target": true, // write keys that dump does not know
 	}
 	for _, c := range calls() {
 		q := queues[c.script.name]

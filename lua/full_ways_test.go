@@ -150,6 +150,16 @@ func fullWays() []fullWay {
 			redistest.Want(b, "deleted", deleted, true)
 			return err
 		}},
+		{setTargetScript, "a new one", nil, func(b *rig) error {
+			done, err := SetTarget(b.ctx, b.c, b.k, "g", "", "{}", 1)
+			redistest.Want(b, "written", done, true)
+			return err
+		}},
+		{setTargetScript, "in the place of another", func(b *rig) { b.do("HSET", b.k.Push, "g", "{}") }, func(b *rig) error {
+			done, err := SetTarget(b.ctx, b.c, b.k, "g", "{}", "{ }", 1)
+			redistest.Want(b, "written", done, true)
+			return err
+		}},
 		{ensureGroupScript, "without a stream", nil, func(b *rig) error {
 			_, err := EnsureGroup(b.ctx, b.c, b.k, "g")
 			return err
@@ -186,7 +196,9 @@ func (b *rig) fullWays() {
 	defer b.do("CONFIG", "SET", "maxmemory", "0")
 	for i, w := range ways {
 		q, what := queues[i], w.script.name+" "+w.name
-		state := func() string { return fmt.Sprint(q.dump(), q.all([][]string{{"GET", q.g.Bucket("b")}})) }
+		state := func() string {
+			return fmt.Sprint(q.dump(), q.all([][]string{{"GET", q.g.Bucket("b")}, {"HGETALL", q.k.Push}}))
+		}
 		before := state()
 		if err := w.run(q); err != nil {
 			b.Errorf("%s on a full server: %v", what, err)

@@ -25,7 +25,7 @@ func scripts() []*script {
 		heartbeatScript, orphansScript, passTurnsScript, planScript, receiveScript, reclaimScript, recurScript, redriveScript,
 		registerScript,
 		removeRecurrenceScript, rescheduleScript, rescheduleRetriesScript,
-		restoreScript, retryScript, runRecurrenceScript, signalScript, surveyScript, takeScript, trimScript,
+		restoreScript, retryScript, runRecurrenceScript, setTargetScript, signalScript, surveyScript, takeScript, trimScript,
 		versionsScript,
 	}
 }

@@ -100,6 +100,23 @@ func TestEnsureGroupStartsAtTheBeginning(t *testing.T) {
 	})
 }
 
+func TestSetTargetOverwritesNoOther(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		for i, c := range []struct {
+			group, before, target string
+			done                  bool
+		}{
+			{"a", "1", "2", false}, {"a", "", "1", true}, {"a", "", "2", false}, {"a", "1", "2", true}, {"a", "1", "3", false},
+			{"b", "", "1", true}, {"c", "", "1", false}, // two are the most
+			{"b", "1", "2", true},
+		} {
+			done, err := SetTarget(b.ctx, b.c, b.k, c.group, c.before, c.target, 2)
+			redistest.Want(b, fmt.Sprint("written ", i), fmt.Sprint(done, err), fmt.Sprint(c.done, nil))
+		}
+		redistest.Want(b, "targets", fmt.Sprint(b.hash(b.k.Push)), "map[a:2 b:2]")
+	})
+}
+
 func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		deletes := func(want bool, what string) {

@@ -23,7 +23,7 @@ func ordeals() map[string]func(*ordeal) {
 		"recur": (*ordeal).recur, "plan": (*ordeal).plan, "run_recurrence": (*ordeal).runRecurrence,
 		"remove_recurrence": (*ordeal).removeRecurrence, "find_unfinished": (*ordeal).findUnfinished,
 		"ensure_group": (*ordeal).ensureGroup, "drop_consumer": (*ordeal).dropConsumer, "drop_groups": (*ordeal).dropGroups,
-		"delete_empty": (*ordeal).deleteEmpty,
+		"delete_empty": (*ordeal).deleteEmpty, "set_target": (*ordeal).setTarget,
 	}
 }
 

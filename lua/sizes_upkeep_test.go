@@ -2,6 +2,7 @@ package lua
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -60,6 +61,14 @@ func (o *ordeal) deleteEmpty() {
 	}
 	o.b.build([]string{"HSET", o.b.k.Payload, "orphan", pad(o.size("orphan"))})
 	_, err := DeleteEmpty(o.b.ctx, o.scale, o.b.k)
+	o.must(err)
+}
+
+func (o *ordeal) setTarget() {
+	before := strings.Repeat("x", o.size("target"))
+	o.b.build([]string{"HSET", o.b.k.Push, "g", before})
+	o.seen(0, len(before)+10)
+	_, err := SetTarget(o.b.ctx, o.scale, o.b.k, "g", before, "{}", 9)
 	o.must(err)
 }
 

@@ -194,6 +194,10 @@ func calls() []call {
 			_, err := DropConsumers(b.ctx, b.c, b.k, "g", []string{"c2"})
 			return err
 		}},
+		{setTargetScript, queue(func(k Keys) []string { return []string{k.Push} }), func(b *rig) error {
+			_, err := SetTarget(b.ctx, b.c, b.k, "g", "", "{}", 9)
+			return err
+		}},
 		{deleteEmptyScript, queue(emptyKeys), func(b *rig) error {
 			_, err := DeleteEmpty(b.ctx, b.c, b.k)
 			return err

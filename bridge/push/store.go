@@ -191,7 +191,7 @@ func (s *Store) ask(queue string, texts *map[string]string) view.Question {
 	return view.Into(s.client.B().Hgetall().Key(s.key(queue)).Build(), texts, rueidis.RedisResult.AsStrMap)
 }
 
-// edit writes what edit makes of a target, if nobody else has changed the queue's targets meanwhile, and else asks edit again.
+// edit writes what edit makes of a target, if nobody else has changed it meanwhile, and else asks edit again.
 func (s *Store) edit(ctx context.Context, queue, group string,
 	edit func(before string, known bool, all int64) (string, error)) error {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
@@ -200,7 +200,7 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 	ctx, cancel := context.WithTimeout(ctx, 2*loop.CallTimeout)
 	defer cancel()
 	for {
-		done, err := s.tryEdit(ctx, s.key(queue), group, edit)
+		done, err := s.tryEdit(ctx, queue, group, edit)
 		if lostReply(err) && loop.Sleep(ctx, editPause) {
 			continue // each edit can be made again
 		}
@@ -210,29 +210,23 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 	}
 }
 
-func (s *Store) tryEdit(ctx context.Context, key, group string,
+func (s *Store) tryEdit(ctx context.Context, queue, group string,
 	edit func(before string, known bool, all int64) (string, error)) (done bool, err error) {
-	err = lua.Dedicated(ctx, s.client, func(c rueidis.DedicatedClient) error {
-		if err := c.Do(ctx, c.B().Watch().Key(key).Build()).Error(); err != nil {
-			return lua.Classify("WATCH "+key, err)
-		}
-		before, err := c.Do(ctx, c.B().Hget().Key(key).Field(group).Build()).ToString()
-		known := err == nil
-		if err != nil && !rueidis.IsRedisNil(err) {
-			return lua.Classify("HGET "+key, err)
-		}
-		all, err := c.Do(ctx, c.B().Hlen().Key(key).Build()).AsInt64()
-		if err != nil {
-			return lua.Classify("HLEN "+key, err)
-		}
-		text, err := edit(before, known, all)
-		if err != nil {
-			return err
-		}
-		done, err = lua.Transact(ctx, c, key, c.B().Hset().Key(key).FieldValue().FieldValue(group, text).Build())
-		return err
-	})
-	return done, err
+	key := s.key(queue)
+	before, err := s.client.Do(ctx, s.client.B().Hget().Key(key).Field(group).Build()).ToString()
+	known := err == nil
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return false, lua.Classify("HGET "+key, err)
+	}
+	all, err := s.client.Do(ctx, s.client.B().Hlen().Key(key).Build()).AsInt64()
+	if err != nil {
+		return false, lua.Classify("HLEN "+key, err)
+	}
+	text, err := edit(before, known, all)
+	if err != nil {
+		return false, err
+	}
+	return lua.SetTarget(ctx, s.client, lua.NewKeys(s.prefix, queue), group, before, text, MaxTargets)
 }
 
 func (s *Store) failed(what, queue, group string, err error) error {

@@ -110,6 +110,26 @@ func upkeep() []scenario {
 				return err
 			}
 		}},
+		{script: "set_target", state: "in the place of another", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("later", hour))
+			s.owe("a", "later", delivered, delivered)
+			s.do("HSET", s.k.Push, "a", "before")
+			return func(c rueidis.Client) error {
+				_, err := lua.SetTarget(s.ctx, c, s.k, "a", "before", "after", 9)
+				return err
+			}
+		}},
+		{script: "set_target", state: "a new one", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("later", hour))
+			s.owe("a", "later", delivered, delivered)
+			s.do("HSET", s.k.Push, "another", "there")
+			return func(c rueidis.Client) error {
+				_, err := lua.SetTarget(s.ctx, c, s.k, "a", "", "new", 9)
+				return err
+			}
+		}},
 		{script: "delete_empty", state: "settings and a group", prepare: func(s *scene) func(rueidis.Client) error {
 			s.do("HSET", s.k.Policy, "max_attempts", "7")
 			s.do("XGROUP", "CREATE", s.k.Stream, "left", "0", "MKSTREAM")

@@ -85,7 +85,7 @@ var mutants = []mutant{
 	{
 		name: "a growth brings destroyed groups back", file: "stream/partition.go",
 		old:  "\t\t_, err := lua.DropGroups(ctx, s.c, lua.NewKeys(s.prefix, name), gone)\n\t\treturn err\n",
-		new:  "\t\treturn nil\n",
+		new:  "\t\treturn ctx.Err()\n",
 		test: []string{"-run", "TestARepeatedGrowth", "./stream"},
 	},
 	{

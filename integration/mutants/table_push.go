@@ -75,9 +75,9 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestCircuitOpensUsesNoAttempts", "./bridge/push"},
 	},
 	{
-		name: "targets are changed without a look at who else does", file: "bridge/push/store.go",
-		old:  "c.B().Watch().Key(key).Build()",
-		new:  "c.B().Watch().Key(key + \"-\").Build()",
+		name: "targets are changed without a look at who else does", file: "lua/set_target.lua",
+		old:  "if now ~= before or now == ''",
+		new:  "if now == ''",
 		test: []string{"-run", "TestChangesAtTheSameTime", "./bridge/push"},
 	},
 }

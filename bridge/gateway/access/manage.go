@@ -279,6 +279,9 @@ func (h hash) write(ctx context.Context, one rueidis.DedicatedClient, field stri
 		return lua.Invalid("token", t.Name, "must be at most %s bytes of JSON", strconv.Itoa(maxTokenBytes))
 	}
 	done, err := lua.Transact(ctx, one, h.key, one.B().Hset().Key(h.key).FieldValue().FieldValue(field, string(value)).Build())
+	if errors.Is(err, lua.ErrFull) {
+		return fmt.Errorf("token %s was not written: %w", t.Name, err)
+	}
 	if !done && err == nil {
 		return errAgain
 	}

@@ -163,7 +163,8 @@ func TestAFullServerHasTokensRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	token.Name = "other"
-	if _, err := Add(t.Context(), r.client, r.prefix, token); !errors.Is(err, lua.ErrFull) {
+	if _, err := Add(t.Context(), r.client, r.prefix, token); !errors.Is(err, lua.ErrFull) ||
+		!strings.Contains(err.Error(), "token other was not written") || lua.Hint(err) == "" {
 		t.Errorf("add: %v", err)
 	}
 	if err := Remove(t.Context(), r.client, r.prefix, "shop"); err != nil {
