@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/spf13/cobra"
 
 	"github.com/duestream/duestream/bridge"
@@ -26,6 +27,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/listener"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
 )
 
 const (
@@ -243,7 +246,7 @@ func (f *front) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := f.begin(ctx, store); err != nil {
+	if err := f.beginWhenReady(ctx, store); err != nil {
 		return unlessStopped(ctx, err)
 	}
 	durability, err := bridge.ParseDurability(f.o.durability)
@@ -265,6 +268,27 @@ func (f *front) answer(ctx context.Context) error {
 		server.TLSConfig = f.certs.Config()
 	}
 	return serveHTTP(ctx, server, listener.Limit(f.socket, mostConnections), f.patience, f.log)
+}
+
+// beginWhenReady repeats begin until Redis answers: a server that loads its data after a start takes connections before that.
+func (f *front) beginWhenReady(ctx context.Context, store *access.Store) error {
+	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
+	for first := true; ; first = false {
+		err := f.begin(ctx, store)
+		switch {
+		case err == nil && !first:
+			f.log.Info("redis answers")
+			return nil
+		case !lua.Temporary(err):
+			return err
+		case first:
+			f.log.Error("redis cannot be asked for its tokens, and is asked again", slog.Any("error", err))
+		}
+		if !loop.Sleep(ctx, wait.NextBackOff()) {
+			return ctx.Err()
+		}
+	}
 }
 
 // begin says that there is no token, or makes the first one if that is asked for. It is written to a file and never printed: the

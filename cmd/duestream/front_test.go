@@ -182,3 +182,22 @@ func TestPushIsTurnedOffByTheFlag(t *testing.T) {
 		redistest.Want(t, fmt.Sprint(one.args), o.push, one.push)
 	}
 }
+
+// A server that takes connections, and answers no reads yet, is one that loads its data; a replica without its master answers so,
+// too.
+func TestGatewayWaitsForAServerThatAnswersNoReadsYet(t *testing.T) {
+	t.Parallel()
+	c := newCLIOn(t, redistest.Own(t))
+	c.s.Do(t, "CONFIG", "SET", "replica-serve-stale-data", "no")
+	c.s.Do(t, "REPLICAOF", "127.0.0.1", "1")
+	file := filepath.Join(t.TempDir(), "token")
+	gateway := c.start("gateway", "--http", "127.0.0.1:0", "--first-token-file", file)
+	redistest.Eventually(t, patience, func() (bool, string) {
+		return strings.Contains(gateway.err.String(), "cannot be asked for its tokens"), gateway.err.String()
+	})
+	c.s.Do(t, "REPLICAOF", "NO", "ONE")
+	gateway.listensFor("requests")
+	if secret, err := os.ReadFile(file); err != nil || len(secret) == 0 {
+		t.Errorf("the first token: %q, %v", secret, err)
+	}
+}
