@@ -27,11 +27,13 @@ func TestAnswersWaitForTheDurability(t *testing.T) {
 		r := newRig(t, replicated)
 		for range 2 {
 			r.do("POST", "/v1/queues/q/messages?id=a&in_ms=600000", "").refused(http.StatusServiceUnavailable, typeUncertain)
-			r.do("POST", "/v1/queues/q/messages?in_ms=600000", "", "Idempotency-Key", "k").
+			r.do("POST", "/v1/queues/q/messages?in_ms=600000", "", "Idempotency-Key: k").
 				refused(http.StatusServiceUnavailable, typeUncertain)
 		}
 		r.do("GET", "/v1/queues/q/messages/a", "").want(http.StatusOK).has(`"state":"scheduled"`)
 		r.do("PATCH", "/v1/queues/q/messages/a?in_ms=900000", "").refused(http.StatusServiceUnavailable, typeUncertain)
 		r.do("DELETE", "/v1/queues/q/messages/a", "").refused(http.StatusServiceUnavailable, typeUncertain)
+		r.do("PUT", "/api/ns/q?delay=600", "job", "X-Token: "+r.token).want(http.StatusServiceUnavailable).
+			has("it is done, and the store did not confirm")
 	})
 }

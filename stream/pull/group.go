@@ -2,6 +2,7 @@ package pull
 
 import (
 	"context"
+	"sync"
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
@@ -14,8 +15,7 @@ const MaxGroups = 100
 // makeGroup creates the group of a request in one partition, and in partition 0 before. A group that partition 0 has is one of
 // the queue, however many there are. Several Pullers at the same moment may each make one beyond MaxGroups.
 func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
-	p.making.Lock() // receives at the same moment would all find room for one more
-	defer p.making.Unlock()
+	defer p.making.lock(l.source.queue)() // receives at the same moment would all find room for one more
 	first := lua.NewKeys(p.cfg.Prefix, l.source.queue)
 	info, err := view.ReadStream(ctx, p.cfg.Client, first.Stream)
 	if _, known := info.Group(r.Group); err == nil && !known {
@@ -30,4 +30,39 @@ func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
 	// Where partition 0 cannot be read, its master is away: others go on.
 	_, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group)
 	return err
+}
+
+// queueLocks has a lock for each queue: a queue whose server does not answer delays no other.
+type queueLocks struct {
+	mu    sync.Mutex
+	locks map[string]*queueLock
+}
+
+type queueLock struct {
+	sync.Mutex
+	users int // who has it or waits for it
+}
+
+// lock waits until nobody else has the lock of a queue, and takes it. unlock gives it back.
+func (q *queueLocks) lock(queue string) (unlock func()) {
+	q.mu.Lock()
+	if q.locks == nil {
+		q.locks = map[string]*queueLock{}
+	}
+	l := q.locks[queue]
+	if l == nil {
+		l = &queueLock{}
+		q.locks[queue] = l
+	}
+	l.users++
+	q.mu.Unlock()
+	l.Lock()
+	return func() {
+		l.Unlock()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(q.locks, queue)
+		}
+	}
 }

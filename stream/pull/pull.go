@@ -50,7 +50,7 @@ type Puller struct {
 	failing map[sourceKey]string // what the log was told of queues that cannot be read
 	tickets uint64
 
-	making sync.Mutex // held while a group is made
+	making queueLocks // of queues on which a group is made
 }
 
 // New returns a Puller. Redis is not touched.

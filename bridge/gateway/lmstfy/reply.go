@@ -82,6 +82,9 @@ func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 		f = &failed{status: http.StatusInternalServerError, body: map[string]any{"error": "internal error"}}
 	case errors.Is(err, bridge.ErrFull):
 		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{"error": "the store is full"}}
+	case errors.Is(err, bridge.ErrNotDurable):
+		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
+			"error": "it is done, and the store did not confirm the durability that is waited for"}}
 	default:
 		f = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{
 			"error": "the store is not available"}}

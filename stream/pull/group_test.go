@@ -1,0 +1,28 @@
+package pull
+
+import (
+	"sync"
+	"testing"
+)
+
+// A queue whose server does not answer keeps its lock for seconds.
+func TestALockedQueueDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	var q queueLocks
+	unlock := q.lock("away")
+	q.lock("other")()
+
+	made := 0
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			defer q.lock("away")()
+			made++ // the race detector sees two at once
+		})
+	}
+	unlock()
+	all.Wait()
+	if made != 50 || len(q.locks) != 0 {
+		t.Errorf("%d of 50 had the lock, %d locks are left", made, len(q.locks))
+	}
+}
