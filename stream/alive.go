@@ -42,12 +42,21 @@ func (u *pulse) hangs(now time.Time) time.Duration {
 func (w *Worker) Alive() error { return w.aliveAt(time.Now()) }
 
 func (w *Worker) aliveAt(now time.Time) error {
+	errs := []error{w.abandoned.trouble()}
+	for _, one := range w.all() {
+		errs = append(errs, one.hangsAt(now))
+	}
+	return errors.Join(errs...)
+}
+
+// hangsAt names the loops of one queue that hang.
+func (w *Worker) hangsAt(now time.Time) error {
 	w.mu.Lock()
 	served := slices.Clone(w.served)
 	w.mu.Unlock()
 	w.asked.Lock()
 	defer w.asked.Unlock()
-	errs := []error{w.abandoned.trouble()}
+	var errs []error
 	add := func(partition int, what string, u *pulse) {
 		if hangs := u.hangs(now); hangs > HungAfter {
 			errs = append(errs, fmt.Errorf("%s: %s has not come round for %s: the worker hangs",

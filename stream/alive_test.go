@@ -91,3 +91,37 @@ func TestWorkerSaysThatItHangs(t *testing.T) {
 		t.Errorf("ended: %v", err)
 	}
 }
+
+// Of a worker of several queues only the loops of the first one were watched.
+func TestWorkerSaysThatItHangsOnAnyOfItsQueues(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	settling, settle := make(chan struct{}), make(chan struct{})
+	cfg := WorkerConfig{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Group: "g", Block: 100 * time.Millisecond,
+		Queues:  []WorkerQueue{{Queue: r.Queue + "-first"}, {Queue: r.Queue}},
+		Handler: func(context.Context, *Message) error { return nil },
+		Settled: func(*Message, Settlement) {
+			close(settling)
+			<-settle
+		}}
+	w, err := NewWorker(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		close(settle)
+		cancel()
+		<-done
+	})
+	r.Ready("m")
+	<-settling
+	now := time.Now()
+	_ = w.aliveAt(now)
+	want := r.Queue + ": the settlement has not come round for 31s"
+	if err := w.aliveAt(now.Add(HungAfter + time.Second)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the worker says %v, want %q", err, want)
+	}
+}
