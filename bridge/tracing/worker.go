@@ -33,10 +33,10 @@ func Worker(cfg bridge.WorkerConfig, c Config) bridge.WorkerConfig {
 	}
 	w := &worker{
 		tracer: newTracer(c), next: cfg.Handler, settled: cfg.Settled, retried: cfg.Retried,
-		drain: "drain " + cfg.Queue, process: "process " + cfg.Queue,
-		ofDrain: operation(cfg.Queue, "drain", semconv.MessagingConsumerGroupName(cfg.Group)),
-		ofProcess: operation(cfg.Queue, "process", semconv.MessagingOperationTypeProcess,
-			semconv.MessagingConsumerGroupName(cfg.Group)),
+		spans: map[string]spans{cfg.Queue: newSpans(cfg.Queue, cfg.Group)},
+	}
+	for _, q := range cfg.Queues {
+		w.spans[q.Queue] = newSpans(q.Queue, cfg.Group)
 	}
 	cfg.Handler, cfg.Settled, cfg.Retried = w.handle, w.onSettled, w.onRetried
 	return cfg
@@ -44,13 +44,27 @@ func Worker(cfg bridge.WorkerConfig, c Config) bridge.WorkerConfig {
 
 type worker struct {
 	*tracer
-	next               bridge.Handler
-	settled            func(*bridge.Message, bridge.Settlement)
-	retried            func(*bridge.Message, time.Duration, string)
-	drain, process     string // names of spans
-	ofDrain, ofProcess trace.SpanStartOption
+	next    bridge.Handler
+	settled func(*bridge.Message, bridge.Settlement)
+	retried func(*bridge.Message, time.Duration, string)
+	spans   map[string]spans // by queue
 
 	attempts sync.Map // *bridge.Message → *attempt: the handler returned, and the delivery is not settled yet
+}
+
+// spans are the names and attributes of the spans of one queue. They are made once, not for each delivery.
+type spans struct {
+	drain, process     string // names
+	ofDrain, ofProcess trace.SpanStartOption
+}
+
+func newSpans(queue, group string) spans {
+	return spans{
+		drain: "drain " + queue, process: "process " + queue,
+		ofDrain: operation(queue, "drain", semconv.MessagingConsumerGroupName(group)),
+		ofProcess: operation(queue, "process", semconv.MessagingOperationTypeProcess,
+			semconv.MessagingConsumerGroupName(group)),
+	}
 }
 
 // attempt is one delivery that is recorded.
@@ -85,14 +99,18 @@ func (w *worker) start(ctx context.Context, m *bridge.Message) (context.Context,
 	if last := lastAttempt(m); last.IsValid() {
 		links = append(links, trace.Link{SpanContext: last, Attributes: linkLast})
 	}
-	options := append(make([]trace.SpanStartOption, 0, 5), w.ofProcess, trace.WithSpanKind(trace.SpanKindConsumer),
+	own, known := w.spans[m.Queue]
+	if !known { // a message that no worker of this configuration was given
+		own = newSpans(m.Queue, m.Group)
+	}
+	options := append(make([]trace.SpanStartOption, 0, 5), own.ofProcess, trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithLinks(links...))
-	if drained, ok := w.drained(ctx, m, root, links); ok {
+	if drained, ok := w.drained(ctx, m, own, root, links); ok {
 		ctx = drained
 	} else if root {
 		options = append(options, trace.WithNewRoot())
 	}
-	ctx, span := w.Start(ctx, w.process, options...)
+	ctx, span := w.Start(ctx, own.process, options...)
 	if span.IsRecording() {
 		describe(span, m)
 	}
@@ -105,16 +123,17 @@ var (
 )
 
 // drained makes the span from due to ready, and returns the context of its children.
-func (w *worker) drained(ctx context.Context, m *bridge.Message, root bool, links []trace.Link) (context.Context, bool) {
+func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root bool,
+	links []trace.Link) (context.Context, bool) {
 	ready := lua.EntryTime(m.EntryID)
 	if m.Due.Before(earliest) || ready.Before(earliest) || time.Until(ready) > time.Hour {
 		return nil, false
 	}
-	options := append(make([]trace.SpanStartOption, 0, 5), w.ofDrain, trace.WithTimestamp(m.Due), trace.WithLinks(links...))
+	options := append(make([]trace.SpanStartOption, 0, 5), own.ofDrain, trace.WithTimestamp(m.Due), trace.WithLinks(links...))
 	if root {
 		options = append(options, trace.WithNewRoot())
 	}
-	ctx, span := w.Start(ctx, w.drain, options...)
+	ctx, span := w.Start(ctx, own.drain, options...)
 	if span.IsRecording() {
 		span.SetAttributes(semconv.MessagingMessageID(m.ID), keyAttempt.Int(m.Attempt), keyEntry.String(m.EntryID))
 	}

@@ -412,3 +412,19 @@ func TestEntryFromTheFutureHasNoDrainSpan(t *testing.T) {
 	want(t, "length", drain.EndTime.Sub(drain.StartTime), time.Duration(0))
 	want(t, "status", drain.Status.Code, codes.Unset)
 }
+
+// A worker of several queues named its spans after none of them.
+func TestSpansAreNamedAfterTheQueueOfTheirMessage(t *testing.T) {
+	t.Parallel()
+	provider, spans := memory(t)
+	cfg := tracing.Worker(bridge.WorkerConfig{Queues: []bridge.WorkerQueue{{Queue: "mails"}, {Queue: "orders"}}, Group: "billing",
+		Handler: done}, tracing.Config{Provider: provider})
+	if err := deliver(cfg, t.Context(), message(nil), bridge.Acknowledged); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"drain orders", "process orders"} {
+		if got := look(t, spans, name).Attributes; !slices.Contains(got, attribute.String("messaging.destination.name", "orders")) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
