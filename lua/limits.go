@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits at the door. They are checked before Redis is touched.
+// Limits of arguments. They are checked before Redis is asked.
 const (
 	MaxQueueBytes       = 128
 	MaxPrefixBytes      = 128
