@@ -9,8 +9,8 @@ import (
 
 var setTargetScript = load("set_target", []string{"push"}, []string{"group", "before", "target", "most"}, nil)
 
-// SetTarget writes where the messages of a group are posted to, if that is still what it was before, "" = nothing, and the queue
-// has at most so many targets then. It says whether it did. It passes on a full server. May be repeated.
+// SetTarget writes the push target of a group, if it is still before ("" = there is none), and the queue then has at
+// most so many targets. It returns whether it did. It also succeeds on a full server. It may be repeated.
 func SetTarget(ctx context.Context, c rueidis.Client, k Keys, group, before, target string, most int) (done bool, err error) {
 	n, err := setTargetScript.integer(ctx, c, []string{k.Push}, []string{group, before, target, strconv.Itoa(most)})
 	return n == 1, err
