@@ -1,5 +1,5 @@
-// Package observe is how clients, bridges and workers tell somebody what they do, if anybody wants to know. Nothing is told, and
-// nothing is allocated, where there is no observer: the layers keep a nil Series then.
+// Package observe lets clients, bridges and workers report what they do to an observer. Without an observer nothing is
+// reported or allocated: the layers then keep a nil Series.
 package observe
 
 import (
@@ -28,11 +28,11 @@ type Series interface {
 	Took(e Event, n int, d time.Duration)
 }
 
-// Part is who tells something.
+// Part is the kind of program that reports.
 type Part uint8
 
-// Parts. A bridge tells what happens before a message is ready to the series of the queue, and what happens after it to that of
-// the group.
+// Parts. A bridge reports events before a message is ready to the series of the queue, and later events to the series
+// of the group.
 const (
 	Client Part = iota
 	Bridge
@@ -56,14 +56,14 @@ type Served struct {
 	Status func() Status
 }
 
-// Status is what a bridge knows of itself.
+// Status is a bridge's own view of itself.
 type Status struct {
 	LastHeartbeat             time.Time // zero = none yet
 	Live                      int       // bridges
 	Queues, Partitions, Owned int
 }
 
-// Event is what happened.
+// Event is a kind of event.
 type Event uint8
 
 // Events.
