@@ -25,7 +25,7 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 			commands = append(commands, []string{"ZADD", b.k.Due, strconv.Itoa(i + 1), id},
 				[]string{"HSET", b.k.Payload, id, pad(1 << 20)})
 		}
-		for some := range slices.Chunk(commands, 20) { // because a script keeps what it makes
+		for some := range slices.Chunk(commands, 20) { // in parts, because a script keeps all that it makes
 			b.build(some...)
 		}
 		for i := range 5 {
@@ -46,7 +46,7 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 	})
 }
 
-// One member is always moved, however large it is: else it would block the queue for ever.
+// One member is always moved, however large it is; otherwise it would block the queue for ever.
 func TestDrainMovesAtLeastOneMember(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "big", When: After(time.Hour), Payload: make([]byte, 3<<20),
@@ -57,7 +57,8 @@ func TestDrainMovesAtLeastOneMember(t *testing.T) {
 	})
 }
 
-// Small members let drain take sixteen at a time, and what the next page brings may be of any size: it stops within the page.
+// Small members let drain read sixteen at a time, and the members of the next page may be of any size: drain stops
+// within the page.
 func TestDrainStopsWithinAPage(t *testing.T) {
 	const small, large, budget = 1 + 4 + 16, 16, 64 << 10
 	everywhere(t, func(b *rig) {
