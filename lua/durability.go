@@ -133,8 +133,8 @@ func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durabi
 	return &kindError{"WAITAOF", ErrUnsupported, errors.Join(why, err)}
 }
 
-// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793): Redis 7.4,
-// and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
+// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793):
+// Redis 7.4, and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
 func hasty(product, version string) bool {
 	return product == "valkey" || strings.HasPrefix(version, "7.4.")
 }

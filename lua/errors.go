@@ -20,8 +20,8 @@ var (
 	ErrWrongType = errors.New("a key holds the wrong type")
 	// ErrNoGroup: the consumer group or its stream is gone.
 	ErrNoGroup = errors.New("no such consumer group")
-	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the
-	// slot). A connection error leaves open whether the command was executed: see Ambiguous.
+	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas,
+	// moving the slot). After a connection error it is open whether the command was executed: see Ambiguous.
 	ErrUnavailable = errors.New("redis is unavailable")
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = errors.New("redis denies access")

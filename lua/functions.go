@@ -165,7 +165,8 @@ func functionsBody() string {
 	return b.String()
 }
 
-// functionLibs returns the files of lib that functions use, each after those it needs: the order in which the scripts name them.
+// functionLibs returns the files of lib that functions use, each after those it needs: in the order in which the
+// scripts name them.
 func functionLibs(functions []Function) (libs []string) {
 	for _, f := range functions {
 		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(f.file))[1]) {

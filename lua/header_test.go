@@ -191,7 +191,7 @@ func checkBody(t *testing.T, h header, text string) {
 			t.Errorf("ARGV[%d] is bound to %s, the header says %s", i+1, got, name)
 		}
 	}
-	// The type check comes before the first write and covers every key; or else every key that is written was read before.
+	// The type check comes before the first write and covers every key; or else each written key was read before.
 	check := regexp.MustCompile(`wrong_type\(\{([^}]*)\}\)`).FindStringSubmatchIndex(text)
 	if firstWrite.MatchString(text) {
 		return // TestWrongTypesAreRefusedBeforeTheFirstWrite holds it

@@ -5,8 +5,8 @@ import "strings"
 // DefaultPrefix starts every key unless another one is configured. Another prefix is another namespace.
 const DefaultPrefix = "duestream"
 
-// Keys holds the key names of one queue, or of one of its partitions. All carry the hash tag {queue}: a queue lives in one
-// cluster slot.
+// Keys holds the key names of one queue, or of one of its partitions. All have the hash tag {queue}, so a queue is in
+// one cluster slot.
 type Keys struct {
 	Due     string // zset: member → due time, Unix ms
 	Payload string // hash: member → payload bytes; absent means empty
@@ -31,8 +31,8 @@ type Keys struct {
 	Actor string // who uses the keys, for the history; "" = not told. No part of a name
 }
 
-// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue
-// and PartitionName.
+// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix,
+// CheckQueue and PartitionName.
 func NewKeys(prefix, queue string) Keys {
 	base := prefix + ":{" + queue + "}:"
 	return Keys{

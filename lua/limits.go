@@ -116,8 +116,8 @@ func CheckPayload(payload []byte) error {
 	return nil
 }
 
-// CheckHeaders refuses more than 64 headers, names that are empty, longer than 128 bytes or hold control characters, values
-// longer than 8 KiB, more than 32 KiB together, and whatever is not UTF-8.
+// CheckHeaders refuses more than 64 headers, names that are empty, longer than 128 bytes or hold control characters,
+// values longer than 8 KiB, more than 32 KiB together, and text that is not UTF-8.
 func CheckHeaders(headers map[string]string) error {
 	if len(headers) > MaxHeaders {
 		return Invalid("headers", fmt.Sprint(len(headers)), "must be at most %d", MaxHeaders)

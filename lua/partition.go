@@ -14,7 +14,7 @@ import (
 // MaxPartitions is how many partitions a queue may have.
 const MaxPartitions = 256
 
-// PartitionName returns the name under which a partition of a queue has its keys: the queue's own for partition 0, else queue/i.
+// PartitionName returns the name that stands in the keys of a partition: the queue's own for partition 0, else queue/i.
 // NewKeys takes it like a queue's name.
 func PartitionName(queue string, i int) string {
 	if i == 0 {
@@ -44,8 +44,8 @@ func CheckPartitions(n int) error {
 	return nil
 }
 
-// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1: any client may use
-// partition 0.
+// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1, because any
+// client may use partition 0.
 type Counts []int
 
 // ParseCounts reads the registry's form, "1" or "1,4". It leaves out numbers that it cannot read.
@@ -106,7 +106,8 @@ func (c Counts) Candidates(id string) []int {
 	return found
 }
 
-// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the key if the message has one, modulo the count.
+// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the message's key if it has one, modulo the
+// count.
 func partitionOf(id string, count int) int {
 	if count <= 1 {
 		return 0

@@ -89,7 +89,8 @@ type Receipt struct {
 	Due     time.Time
 }
 
-// Token names one enqueue call, so that it can be repeated when its reply was lost. Done is the caller's previous token.
+// Token names one enqueue call, so that the call can be repeated after a lost reply. Done is the caller's previous
+// token.
 type Token struct {
 	Name, Done string
 	Window     time.Duration

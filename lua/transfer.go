@@ -71,8 +71,9 @@ const (
 var restoreScript = load("restore",
 	[]string{"dead", "seen", "policy", "history"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
 
-// RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each
-// is remembered, so that it is not restored twice. ErrFull: the server refused the call.
+// RestoreDead writes dead letters, in order. Each gets its old ID, unless the stream has a later one already, or the ID
+// is more than a minute ahead of the clock. Each is remembered for window, so that it is not restored twice. ErrFull:
+// the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
 		args := append(make([]string, 0, 2+3*len(letters)), millis(window))

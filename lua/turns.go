@@ -9,11 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// parked is added to the due time of a message that waits for its key. It stays a member of the schedule, with this score.
+// parked is added to the due time of a message that waits for its key: the message stays in the schedule, with this
+// score.
 const parked = 4e15
 
-// DueScore returns the due time, in Unix ms, that a score of the schedule stands for, and whether its message waits for its key:
-// another message with this key is in flight.
+// DueScore returns the due time, in Unix ms, that a score of the schedule stands for. waits: the message waits for its
+// key, because another message with this key is in flight.
 func DueScore(score float64) (due float64, waits bool) {
 	if score >= parked && score < 2*parked {
 		return score - parked, true

@@ -16,7 +16,7 @@ const (
 	PassTimeout = 30 * time.Second
 )
 
-// NewBackoff returns the waits between tries that are repeated for ever: 50 ms at first, doubled up to most, each jittered.
+// NewBackoff returns the waits between tries that go on for ever: 50 ms at first, doubled up to most, with jitter.
 func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))

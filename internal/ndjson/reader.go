@@ -22,8 +22,8 @@ type Reader struct {
 // NewReader returns a reader of the lines of r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10), Max: MaxLine} }
 
-// Next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above Max, which is
-// skipped.
+// Next returns the next line without its end; the caller may keep it. A line above Max is skipped, and tooLong is set
+// instead.
 func (l *Reader) Next() (line []byte, tooLong bool, err error) {
 	for {
 		part, err := l.r.ReadSlice('\n')

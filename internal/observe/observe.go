@@ -8,8 +8,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Observer is told what happens. Its methods, and those of what it returns, are called from many goroutines, must not block, and
-// cost the caller's time.
+// Observer is told what happens. Its methods, and those of its Series, are called from many goroutines. They must not
+// block, and cost the caller's time.
 type Observer interface {
 	// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
 	// keep the answer.

@@ -17,8 +17,8 @@ import (
 // partitionsAtOnce is how many partitions are asked in parallel.
 const partitionsAtOnce = 16
 
-// ReadCounts returns every partition count that a queue ever had, in order; 1 for a queue that is not registered. The name must
-// have been checked. One round trip.
+// ReadCounts returns every partition count that a queue ever had, in order; 1 for a queue that is not registered. The
+// caller must have checked the name. One round trip.
 func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

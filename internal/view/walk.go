@@ -61,8 +61,8 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 	})
 }
 
-// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round
-// trip.
+// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One
+// round trip.
 func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int,
 	backwards bool) (page []rueidis.XRangeSlice, err error) {
 	command := c.B().Xrange().Key(key).Start(from).End(to).Count(int64(count)).Build
