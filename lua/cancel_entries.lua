@@ -14,7 +14,7 @@
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: the next cursor ('' = all were looked at), last; then for each entry found, or for each group and entry: entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet and another group needs it), consumer ('' = nobody)
--- Complexity: O(limit + what was found × groups); it reads 1 MiB and one entry more at most
+-- Complexity: O(limit + entries found × groups); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.
 local stream, due, seen, wake, turns, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]

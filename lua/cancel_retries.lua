@@ -13,7 +13,7 @@
 -- ARGV[4...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
--- Complexity: O(limit); it frees 16 MiB, and what one step of the scan brings, at most
+-- Complexity: O(limit); it frees 16 MiB, and the members of one step of the scan, at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds nothing.
 local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -65,7 +65,7 @@ while #done + counts.put_off + counts.parked < limit and bytes < max_bytes and r
     local member, score = members[i], members[i + 1]
     if score ~= score_before and number_of(score) > now then next_due = number_of(score) break end
     local goes_on = (not flow or flow.may_pass(member)) and take(member, score)
-    if not late and not q.key then late = number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0 end -- a key waits for others
+    if not late and not q.key then late = number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0 end -- waiting for a key is not lateness
     if not goes_on then empty = false break end
   end
   page = longest > 1024 and 1 or math.min(16, 4 * page)

@@ -35,7 +35,7 @@ if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- a key
 local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {policy = policy, turns = turns, places = {}, retries = {}}
 -- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
-local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- of an import
+local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- a retry in an import
 local function take(n, id, body, fields, dedup)
   local old
   if replacing and REPLACES[dedup] then
@@ -75,7 +75,7 @@ in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
 in_chunks('HDEL', payload, names_of(no_body))
 in_chunks('HDEL', meta, names_of(no_meta))
-if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
+if refused then add_pair(remember, ends, refusal(token, 0)) end -- marks that refusals exist
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if k.places[1] then pcall(leave_line, k) end

@@ -24,7 +24,7 @@ local story = story_of(policy, history, ARGV)
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local parses = #args >= 6 and #args % 2 == 0
 for first = 5, #args, 1000 do
-  parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- no retry is written over
+  parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- such an ID could overwrite a retry
 end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
 -- Deletes the payloads and metas of messages that are not scheduled.

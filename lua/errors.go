@@ -16,7 +16,7 @@ import (
 var (
 	// ErrFull: the server is at maxmemory and refused a write. Nothing of the call was done.
 	ErrFull = errors.New("redis is full")
-	// ErrWrongType: a key of the queue holds something else. Nothing of the call was done.
+	// ErrWrongType: a key of the queue has another type. Nothing of the call was done.
 	ErrWrongType = errors.New("a key holds the wrong type")
 	// ErrNoGroup: the consumer group or its stream is gone.
 	ErrNoGroup = errors.New("no such consumer group")
@@ -133,7 +133,7 @@ type hinted struct{ text, hint string }
 
 func (e *hinted) Error() string { return e.text }
 
-// NewHinted returns a sentinel for which Hint answers with the hint given.
+// NewHinted returns a sentinel for which Hint returns the given hint.
 func NewHinted(text, hint string) error { return &hinted{text, hint} }
 
 // answers are the error codes of a server that is up but cannot serve the call, with what to check next.

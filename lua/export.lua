@@ -8,7 +8,7 @@
 -- ARGV[3] limit (integer, members)
 -- ARGV[4] max_bytes (integer: the page ends with the member that reaches it)
 -- Returns: per member four strings: member, score, payload, meta ('' = none)
--- Complexity: O(log n) + what is returned; O(log n · log m) when the member is gone, m = members with its score
+-- Complexity: O(log n) + the size of the reply; O(log n · log m) when the member is gone, m = members with its score
 -- If a command fails here: nothing is written.
 -- Run twice: harmless; nothing is written.
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Events of a history: what became of a message.
+// Events of a history: changes of a message's state.
 const (
 	EventScheduled    = "scheduled"
 	EventRescheduled  = "rescheduled"

@@ -28,7 +28,7 @@ type Identity struct {
 
 // Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.
 const (
-	MaxIdentityBytes = 256 // script heartbeat has the same bound
+	MaxIdentityBytes = 256 // the script heartbeat has the same bound
 	maxHostBytes     = 63
 	maxVersionBytes  = 64
 	maxLevel         = 999_999

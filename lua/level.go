@@ -5,7 +5,7 @@ package lua
 // the release before do not serve. A program that writes such a thing first checks that each live bridge has the
 // required level.
 //
-//	1  bridges that say no level: messages, retries and dead letters. Some of them know more, and nobody can tell which.
+//	1  bridges without a level: messages, retries and dead letters. Some serve more, but nobody knows which.
 //	2  keys of messages, recurrences, release rates and ready limits, cancelled deliveries
 const Level = 2
 

@@ -43,10 +43,10 @@ type Levels struct {
 	bridges string
 
 	mu      sync.Mutex
-	read    time.Time     // of the last answer
+	read    time.Time     // when the last answer came
 	lowest  *Identity     // the live bridge with the lowest level; nil = none is alive, or none is known
 	denied  error         // of the last look, if its user may not read the bridges
-	failed  time.Time     // of the last look, if it had no answer
+	failed  time.Time     // when the last look got no answer; zero = it got one
 	looking chan struct{} // is closed when the running look ends; nil = none is running
 }
 

@@ -51,7 +51,7 @@ type Library struct {
 	Err     error        `json:"-"`               // why it could not be looked at or changed
 
 	node     rueidis.Client
-	receives bool // from its master, in time
+	receives bool // the library, from its master
 }
 
 // libraryPatience bounds the time for one server.
@@ -83,7 +83,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 		return s
 	}
 	l.Role, l.Product, l.Version = text("role"), text("server"), text("version")
-	l.receives = l.Role == "replica" && text("mode") == "cluster" // asked by itself, a replica is to say that it takes no writes
+	l.receives = l.Role == "replica" && text("mode") == "cluster" // a replica outside a cluster must answer that it takes no writes
 	list, err := l.node.Do(ctx, l.node.B().Arbitrary("FUNCTION", "LIST", "LIBRARYNAME", FunctionsName).Build()).ToArray()
 	if err != nil {
 		return l.wrap("FUNCTION LIST", err)

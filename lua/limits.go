@@ -59,7 +59,7 @@ func CheckQueue(name string) error {
 	return nil
 }
 
-// isQueueName is ^[A-Za-z0-9._:-]+$, for every call that names a queue.
+// isQueueName matches ^[A-Za-z0-9._:-]+$ without a regular expression, because every call that names a queue runs it.
 func isQueueName(name string) bool {
 	for i := range len(name) {
 		c := name[i]

@@ -6,7 +6,7 @@ import "strings"
 // it.
 const Separator = "\x1f"
 
-// MemberKind says what a member of the schedule stands for.
+// MemberKind is the kind of a member of the schedule.
 type MemberKind int
 
 // Kinds of members. Each has its own shape, so that a member never overwrites one of another kind:

@@ -141,10 +141,10 @@ func reachable(source string) []string {
 	return strings.Split(rest+functionsOf(source, rest), "\n")
 }
 
-// function is one of a script's, with its text.
+// function is one function of a script.
 type function struct{ name, text string }
 
-// splitFunctions returns the functions of a script, and the lines that are in none.
+// splitFunctions returns the functions of a script, and the lines outside of them.
 func splitFunctions(source string) (functions []function, rest string) {
 	inside := false
 	for line := range strings.Lines(source) {
@@ -162,7 +162,7 @@ func splitFunctions(source string) (functions []function, rest string) {
 	return functions, rest
 }
 
-// functionsOf returns those functions of a source, in their order, that can be called from a text.
+// functionsOf returns the functions of a source that can be called from a text, in their order.
 func functionsOf(source, text string) string {
 	functions, _ := splitFunctions(source)
 	called := map[string]bool{}
@@ -270,7 +270,7 @@ func refuseWhoLacks(file string, all []Need) string {
 		if key < 0 {
 			return false
 		}
-		if file == "redrive.lua" && names[key] == "stream" { // its former call as a function has none
+		if file == "redrive.lua" && names[key] == "stream" { // a former call of the function does not give it
 			return true
 		}
 		return turns >= 0 && key >= turns || history >= 0 && key >= history ||

@@ -328,7 +328,7 @@ type Orphan struct {
 	Length int64
 }
 
-// Watched is an orphan that was found before. Ripe: it has been one for long enough, and is deleted if it is one still.
+// Watched is an orphan that was found before. Ripe: it has been an orphan for long enough, and is deleted if it still is one.
 type Watched struct {
 	Orphan
 	Ripe bool

@@ -5,10 +5,10 @@
 -- KEYS[3] meta (hash)
 -- KEYS[4] wake (stream)
 -- KEYS[5] turns (zset)
--- ARGV[1] cursor (string: the key to go on behind, '' at first)
+-- ARGV[1] cursor (string: the key after which to go on, '' at first)
 -- ARGV[2] rank (integer, waiting members that earlier calls of this round looked at, 0 at first)
 -- ARGV[3] limit (integer, how many keys, waiting members, and places in line to look at)
--- ARGV[4] place (string: the member of turns to go on behind, '' at first)
+-- ARGV[4] place (string: the member of turns after which to go on, '' at first)
 -- Returns: cursor ('' = the round is complete), rank (0 = complete), freed (integer, holders of a key that were gone), moved (integer, messages that became due), place ('' = complete), cleared (integer, places removed)
 -- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
 -- If a command fails here: the rest stays for the next pass.

@@ -1,7 +1,7 @@
 -- signal: adds a token to a wake stream, so that bridges look at the queue at once.
 -- Uses: base
 -- KEYS[1] wake (stream)
--- ARGV[1] field (string, what the token is about)
+-- ARGV[1] field (string, the subject of the token)
 -- Returns: integer, 1
 -- Complexity: O(1)
 -- If a command fails here: nothing is changed.

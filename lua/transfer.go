@@ -40,7 +40,7 @@ func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit,
 
 // Restore is one dead letter to write again.
 type Restore struct {
-	Name   string // names the letter among all that may be restored here
+	Name   string // unique among all letters that may be restored here
 	Entry  string // its ID in the dead-letter stream from which it was exported
 	Fields []FieldValue
 }

@@ -38,7 +38,7 @@ func SleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) boo
 	return ctx.Err() == nil
 }
 
-// Poke wakes whoever waits for c, a channel with room for one.
+// Poke wakes the receiver of c, a channel with a buffer of one.
 func Poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

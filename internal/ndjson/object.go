@@ -73,7 +73,7 @@ func halfCharacter(text []byte) bool {
 	if !bytes.Contains(text, []byte(`\u`)) {
 		return false
 	}
-	high := false // the one before was a first half
+	high := false // the unit before was a first half
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {
 			if high {

@@ -20,11 +20,11 @@ type Observer interface {
 	Serves(Served) (ended func())
 }
 
-// Series is told of events of a queue, or of a group.
+// Series receives the events of a queue, or of a group.
 type Series interface {
-	// Add says that an event happened n times in one call.
+	// Add reports that an event happened n times in one call.
 	Add(e Event, n int)
-	// Took is Add for events that took a time, each of the n as long.
+	// Took is Add for events with a duration, the same for each of the n.
 	Took(e Event, n int, d time.Duration)
 }
 
@@ -48,7 +48,7 @@ func Of(o Observer, part Part, queue, group string) Series {
 	return o.Of(part, queue, group)
 }
 
-// Served is what an observer may ask a bridge for. None of it touches Redis.
+// Served is the data that an observer may ask a bridge for. None of it touches Redis.
 type Served struct {
 	Client rueidis.Client
 	Prefix string
@@ -70,7 +70,7 @@ type Event uint8
 const (
 	// of a client
 	Enqueued      Event = iota // in one call
-	EnqueuedReady              // of these, those that went straight into the stream
+	EnqueuedReady              // how many of these went straight into the stream
 	Duplicate
 	Cancelled
 	Rescheduled
@@ -105,7 +105,7 @@ const (
 	DeadTimeout
 	DeadSnoozes
 	DeadLetter
-	Acking  // acknowledgements in one call, whatever became of them
+	Acking  // acknowledgements in one call, whatever their result
 	Failing // failures in one call, likewise
 	Released
 	Snoozed
@@ -115,7 +115,7 @@ const (
 	Unknown
 	Stuck
 	Settled        // Took: since the handler returned
-	Attempts       // Took: how many acknowledged messages had needed, one counted as a second
+	Attempts       // Took: how many an acknowledged message needed, one counted as a second
 	HandlerTimeout // a handler used up its time
 	Abandoned      // a handler ignored its cancelled context
 	AbandonedReturned
@@ -125,5 +125,5 @@ const (
 	Redriven
 	Purged
 
-	Events // how many kinds there are
+	Events // the number of kinds
 )

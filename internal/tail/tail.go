@@ -48,7 +48,7 @@ type Reader struct {
 	mu     sync.Mutex
 	keys   map[string]bool
 	last   map[string]string         // key → ID of the last entry seen
-	states map[string]*loop.Reporter // first key of a read → whether it fails
+	states map[string]*loop.Reporter // first key of a read → its reporter
 }
 
 // New returns a Reader without streams.

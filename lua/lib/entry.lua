@@ -102,7 +102,7 @@ local function is_group(name)
   return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
 
--- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
+-- The XADD values of the entry that carries a member, and its meta as a table; or nil and why it is malformed.
 -- Everything is known before the first write: nothing here touches Redis.
 local function entry_values(member, payload, meta, due)
   local values, fields = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}, {}

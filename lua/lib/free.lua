@@ -1,4 +1,4 @@
--- Shared by the scripts that free entries: their IDs, the groups of a stream, and what no group needs.
+-- Shared by the scripts that free entries: entry IDs, the groups of a stream, and entries that no group needs.
 
 -- An entry ID is <ms>-<seq>, each up to 20 digits. They are compared as text, because Lua's numbers are exact only to
 -- 2^53.

@@ -8,8 +8,8 @@
 -- usual is how long deliveries took lately (ms; '-' = none has ended yet). since is a Unix time in ms. holder is the
 -- first eight digits of the SHA-1 of the consumer's name. since is exact if the delivery was not extended before the
 -- first look, else too late. The first ten entries are stored, and the others once they have been idle for an eighth of
--- the visibility timeout, or for 1.8 s. Consumers extend at a third of the timeout, and each 5 s, so deliveries that
--- end soon cost no note. An entry that another consumer has claimed is a new delivery.
+-- the visibility timeout, or for 1.8 s. A consumer extends at a third of the timeout, after 4.5 s at the latest, so
+-- deliveries that end soon cost no note. An entry that another consumer has claimed is a new delivery.
 --
 -- A lease that is shorter than the visibility timeout starts with an idle time. Its member of leases tells when it was
 -- given out. note_held looks at the leases that end first.
