@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A definite answer was wrong: that a message had not been scheduled.
+// A producer was told for certain that its message had not been scheduled, which was wrong.
 //
 //  1. A message is cancelled, and its producer waits for a replica.
 //  2. A failover makes the server a replica, which ends the wait with an error.
