@@ -7,7 +7,7 @@
 -- KEYS[5] policy (hash)
 -- KEYS[6] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2...] entry, id (entry ID; message ID that the entry must carry, '' = not compared: entry IDs may repeat after a failover; in front of it may stand SEP, the key of the message, and SEP; without the key, the next message of that key waits for the sweep of keys)
+-- ARGV[2...] entry, id (entry ID; message ID that the entry must carry, '' = not compared: entry IDs may repeat after a failover; it may be preceded by SEP, the key of the message, and SEP; without the key, the next message of that key waits for the sweep of keys)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
 -- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the entries compared before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more at most, and nothing without message IDs

@@ -17,6 +17,7 @@
 //   - a full server refuses only enqueue, as a whole, and restore (TestFullServerRefusesOnlyEnqueue);
 //   - a function does what its script does (everywhere runs each test of the contract through both;
 //     TestFunctionsAreTheirScripts);
-//   - a page of an export begins where the last one ended, whatever has left meanwhile (TestExportMissesNothingWhenMembersLeave);
+//   - a page of an export begins where the last one ended, whatever has left meanwhile
+//     (TestExportMissesNothingWhenMembersLeave);
 //   - the scripts keep to what the in-process server of dev supports (TestScriptsRunOnTheInProcessServer).
 package lua

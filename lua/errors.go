@@ -83,7 +83,7 @@ func Classify(what string, err error) error {
 				return &kindError{what, c.kind, err}
 			}
 		}
-		// Some servers put the code of an inner command behind words of their own.
+		// Some servers put their own words before the code of an inner command.
 		for _, c := range serverErrors {
 			if strings.Contains(text, c.text) {
 				return &kindError{what, c.kind, err}

@@ -76,7 +76,7 @@ type Trimmed struct {
 var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
 // Trim frees entries that every group has acknowledged. It frees them at the head of the stream. If there are none, it
-// sweeps from cursor on, behind entries that stay pending. With maxBytes zero there is no sweep.
+// sweeps from cursor on, after entries that stay pending. With maxBytes zero there is no sweep.
 func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, maxBytes int) (Trimmed, error) {
 	if cursor == "" {
 		cursor = "0-0"
@@ -328,7 +328,8 @@ type Orphan struct {
 	Length int64
 }
 
-// Watched is an orphan that was found before. Ripe: it has been an orphan for long enough, and is deleted if it still is one.
+// Watched is an orphan that was found before. Ripe: it has been an orphan for long enough, and is deleted if it still
+// is one.
 type Watched struct {
 	Orphan
 	Ripe bool

@@ -303,7 +303,8 @@ func (v Version) Due() int64 {
 
 var versionsScript = load("versions", []string{"due", "payload", "meta"}, nil, []string{"id"})
 
-// Versions returns the versions of messages, by their IDs. One round trip for each 1 MiB of meta, and for each 1 MiB of IDs.
+// Versions returns the versions of messages, by their IDs. One round trip for each 1 MiB of meta, and for each 1 MiB of
+// IDs.
 func Versions(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]Version, error) {
 	versions := make([]Version, 0, len(ids))
 	for len(versions) < len(ids) {

@@ -12,7 +12,7 @@
 -- KEYS[10] leases (zset)
 -- KEYS[11] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages without their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
+-- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
 -- ARGV[4] consumer (string, the name under which entries are claimed)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)

@@ -36,7 +36,7 @@ func (k Keys) ofRecurrences(more ...string) []string {
 	return slices.Concat([]string{k.Recurring, k.Planned, k.Due, k.Payload, k.Meta}, more, []string{k.Policy, k.History})
 }
 
-// Plan is the state of a recurrence, beside its spec.
+// Plan is the state of a recurrence, without its spec.
 type Plan struct {
 	Version string // of the spec that was planned
 	Times   string // a word that stands for the times of the spec

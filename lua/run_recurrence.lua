@@ -1,4 +1,4 @@
--- run_recurrence: schedules a message of a recurrence for now, beside the planned ones.
+-- run_recurrence: schedules a message of a recurrence for now, in addition to the planned ones.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)

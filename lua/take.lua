@@ -4,7 +4,7 @@
 -- ARGV[1] interval (integer, ns that one token takes to come back)
 -- ARGV[2] burst (integer, how many tokens the bucket holds)
 -- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and the rest is owed; 0 = look; negative: give back what was taken in vain)
--- Returns: integer, 0 when they are taken, else µs until they can be. A look: µs until one token is there; negative: for so many µs one has been there
+-- Returns: integer, 0 when they are taken, else µs until they can be. A look: µs until one token is there; negative: for how many µs one has been there
 -- Complexity: O(1)
 -- If a command fails here: nothing is taken.
 -- Run twice: the tokens are taken twice.

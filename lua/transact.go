@@ -14,7 +14,7 @@ import (
 // executed. If EXEC is refused, the connection is closed. key is one of those that the commands write: it chooses the
 // server of a cluster, if nothing was sent on the connection before. Two round trips.
 func Transact(ctx context.Context, c rueidis.DedicatedClient, key string, commands ...rueidis.Completed) (done bool, err error) {
-	// MULTI is sent alone: if the user may not use it, the commands behind it would be executed at once, whatever has
+	// MULTI is sent alone: if the user may not use it, the commands after it would be executed at once, whatever has
 	// changed.
 	if err := c.Do(ctx, c.B().Multi().Build().SetSlot(key)).Error(); err != nil {
 		return false, Classify("MULTI", err)

@@ -4,7 +4,7 @@
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
 -- KEYS[4] leases (zset)
--- ARGV[1] cursor (entry ID to sweep from, behind an entry that stays pending, '0-0' at first)
+-- ARGV[1] cursor (entry ID to sweep from, after an entry that stays pending, '0-0' at first)
 -- ARGV[2] limit (integer, entries at most; at the head at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
 -- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)

@@ -18,7 +18,7 @@ type Waiting struct {
 }
 
 // Walk is one step of a walk through the schedule. An empty Cursor begins one. A cursor is valid only in the server
-// process that made it: the steps of a walk use one connection, and when that is lost the walk begins anew.
+// process that made it: the steps of a walk use one connection, and when that is lost the walk restarts.
 type Walk struct {
 	Cursor string
 	Limit  int    // members to look at in this step

@@ -23,7 +23,8 @@ type ServerInfo struct {
 	AOF             bool   `json:"aof"`
 	Replicas        int    `json:"replicas"`
 
-	// Untold is why the server did not answer INFO: the rest is empty then, and nobody knows whether messages are safe there.
+	// Untold is why the server did not answer INFO. Then the rest is empty, and it is unknown whether messages are safe
+	// there.
 	Untold error `json:"-"`
 }
 

@@ -157,7 +157,7 @@ end
 
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 
--- Whether the name of a field collides with one of a dead letter's own, also behind any number of 'message:'.
+-- Whether the name of a field collides with one of a dead letter's own, also after any number of 'message:' prefixes.
 local function makes_way(name)
   for _, own in ipairs(LETTERS_OWN) do
     if string.sub(name, -#own) == own and name == string.rep('message:', (#name - #own) / 8) .. own then return true end

@@ -70,7 +70,7 @@ local function bodies_of(stream, entries)
 end
 
 local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
-local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- what a retry writes anew
+local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- fields that a retry writes itself
 
 -- Why the fields of an entry are malformed; nil if they are not.
 local function oddity(body, fields)

@@ -1,7 +1,7 @@
 -- Shared by the scripts that make messages ready: how many the release rate and the ready limit of the policy allow.
 
 local MOST_BURST = 1e6
-local MOST_LOOKED_AT = 1000 -- members behind one that is held back
+local MOST_LOOKED_AT = 1000 -- members after one that is held back
 local MOST_LOOKED_BYTES = 65536
 local READY_LIMIT_WAIT = 5000 -- µs; a bridge that finds no room several times waits longer by itself
 
@@ -50,7 +50,7 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     redis.call('SET', rate, digits(math.ceil(at)), 'PX', digits(math.max(1, math.ceil((at - now_us) / 1000))))
   end
 
-  -- Due retries and redriven letters behind a member that is held back, with their scores. If more than 1,000 members
+  -- Due retries and redriven letters after a member that is held back, with their scores. If more than 1,000 members
   -- are due, it looks at 1,000 of them, from a position that the clock chooses: so each has its turn.
   local function members_behind()
     local found, bytes, page, all = {}, 0, 1, redis.call('ZCOUNT', due, '-inf', digits(now))
@@ -82,7 +82,7 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     if not (free and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
-  -- If a member is held back, takes those behind it that may pass, and removes them. done: all members taken so far.
+  -- If a member is held back, takes the ones after it that may pass, and removes them. done: all members taken so far.
   function flow.take_behind(done, most, take)
     if not flow.held or flow.held == 'rate' and not free then return end
     local first, found = #done + 1, members_behind()

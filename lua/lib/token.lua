@@ -12,7 +12,7 @@ local function is_call(token, token_ms)
   return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
 end
 
--- The member that remembers a refused message beside its call's token, so that a repeat refuses it again. i: its
+-- The member that remembers a refused message of a call, so that a repeat of the call refuses it again. i: its
 -- argument's index.
 local function refusal(token, i)
   return SEP .. token .. SEP .. i
@@ -33,7 +33,7 @@ local function forget(seen, token)
   in_chunks('ZREM', seen, gone)
 end
 
--- Removes ended members, at most so many, without reading them: they may be of any size. Returns how many.
+-- Removes up to `most` ended members, without reading them: they may be of any size. Returns how many.
 local function forget_ended(seen, now, most)
   local ended = math.min(most, redis.call('ZCOUNT', seen, '-inf', digits(now)))
   if ended > 0 then redis.call('ZREMRANGEBYRANK', seen, 0, ended - 1) end
