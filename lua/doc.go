@@ -3,9 +3,10 @@
 //
 // Every script gets its keys as arguments. Before it writes, it knows that they have the right types, and that its user
 // may write them. It uses the server's clock, and a limit among its arguments bounds its work. A key that it reads
-// before it writes needs no type check: see whole. Nothing outside this package changes the state of a message, except
-// XREADGROUP (ready to pending) and a plain XACK or XDEL. The scripts that clients call are also published as a library
-// of Redis Functions, with the same text.
+// before it writes needs no type check: see whole. Outside this package the state of a message changes only by
+// XREADGROUP (ready to pending), by a plain XACK or XDEL, and by the transactions with which package scheduler moves a
+// message to the partition where it belongs. The scripts that clients call are also published as a library of Redis
+// Functions, with the same text.
 //
 // Invariants:
 //   - each header states exactly what the Go call sends (TestHeaders);
@@ -14,7 +15,8 @@
 //   - the number of commands of a call with one message is written down (TestCommandsOfACallWithOneMessage);
 //   - a member that cannot be used is dead-lettered by itself and stops nothing (TestDrainBuriesMalformedMembersAlone);
 //   - every exit from a pending list is won by one side (TestExitsAreGuarded);
-//   - a full server refuses only enqueue, as a whole, and restore (TestFullServerRefusesOnlyEnqueue);
+//   - a full server refuses only the scripts that take in new data, each as a whole: enqueue, enqueue_fresh, restore,
+//     recur, plan and run_recurrence (TestFullServerRefusesOnlyEnqueue);
 //   - a function does what its script does (everywhere runs each test of the contract through both;
 //     TestFunctionsAreTheirScripts);
 //   - a page of an export begins where the last one ended, whatever has left meanwhile

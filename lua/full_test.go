@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G9: at maxmemory only enqueue is refused, as a whole, with a typed error. All calls that deliver, acknowledge, repair
-// or free go on.
+// G9: at maxmemory only the calls that take in new data are refused, each as a whole, with a typed error: see takesIn.
+// All calls that deliver, acknowledge, repair or free go on.
 func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 	t.Run("own", func(t *testing.T) {
 		b := newRig(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
