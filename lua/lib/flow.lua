@@ -93,7 +93,8 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   end
 
   -- Completes drain's reply: the wait, the lateness without the delay by the rate, and the limit that holds the next
-  -- member back. At high rates the wait is 1 ms, or half a burst if that is less, because timers are no finer.
+  -- member back. When the rate holds it, the wait is at least 1 ms, or half a burst if that is less: timers are no
+  -- finer.
   function flow.finish(reply)
     reply[7] = flow.held or ''
     if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
