@@ -38,7 +38,8 @@ func TestAckFreesWhenTheLastGroupIsDone(t *testing.T) {
 	})
 }
 
-// Groups are read inside the script: one that was created a moment ago counts, and one that was not given the entry needs it.
+// Groups are read inside the script: a group that was just created counts, and a group that was not given an entry
+// needs it.
 func TestAckKeepsWhatAnotherGroupNeeds(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"a"}, "m1", "m2", "m3")
@@ -76,12 +77,15 @@ func TestAckComparesTheMessageID(t *testing.T) {
 	})
 }
 
-//  1. A worker holds an entry of a message. 2. A failover loses that entry, and its ID is given to an entry that someone adds by
-//     a
-//     plain
+// A late acknowledgement took an entry of another message, which was then never handled:
 //
-// XADD, without a field id; the group reads it. 3. The late acknowledgement of the old message comes in. It was not compared with
-// anything, because there was no field to compare with, and took the other entry: never handled, and gone. retry always compared.
+//  1. A worker holds the entry of a message.
+//  2. A failover loses that entry. Its ID is given to an entry that a plain XADD adds, without a field id. The group
+//     reads it.
+//  3. The late acknowledgement of the old message arrives. It was not compared, because there was no field to compare
+//     with.
+//
+// retry always compared.
 func TestAckComparesTheMessageIDWithAnEntryIDWhereThatIsAll(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -103,14 +107,14 @@ func TestAckOfWhatIsNotThereIsLost(t *testing.T) {
 		b.do("XDEL", b.k.Stream, es[0].EntryID)
 		wantList(b, "no entry", b.ack("g"))
 		if b.inProcess() {
-			return // deleting an entry takes it out of the pending lists there
+			return // there, deleting an entry removes it from the pending lists
 		}
 		wantList(b, "a deleted entry", b.ack("g", Held{Entry: es[0].EntryID, ID: "m1"}), true)
 		b.wantState("due=0 payload=0 meta=0 stream=1 dead=0 g=1", "g")
 	})
 }
 
-// Entry IDs reach 2^64 in both halves: compared as numbers they were equal from 2^53 on.
+// Entry IDs reach 2^64 in both parts. Compared as numbers, they were equal from 2^53 on.
 func TestAckComparesEntryIDsExactly(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
@@ -132,7 +136,7 @@ func TestAckComparesEntryIDsExactly(t *testing.T) {
 	})
 }
 
-// Freeing costs groups × entries: what is beyond the bound is left to trim, the acknowledgement is not.
+// Freeing costs groups × entries. Beyond a bound it is left to trim; the acknowledgement is not.
 func TestAckWithManyGroupsIsBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		var groups, names []string
@@ -203,8 +207,9 @@ func TestAckBeyondItsBoundLeavesEntriesToTrim(t *testing.T) {
 	})
 }
 
-// 200 groups held 1,100 entries each, and two that lay far apart were acknowledged: a range of a thousand was read of every
-// group, for a quarter of a second. What is read follows from what was acknowledged; and both are freed at once nevertheless.
+// 200 groups held 1,100 entries each, and two distant ones were acknowledged. A range of a thousand was read for every
+// group, which took a quarter of a second. The range must follow from the acknowledged entries, and both must still be
+// freed at once.
 func TestAckOfDistantEntriesFreesThem(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.many(40, 1)

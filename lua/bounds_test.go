@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G7: 100 members of 1 MiB in one script took 1,165 ms and doubled the server's memory (PITFALLS A11). A call moves about 1 MiB.
+// G7: a call moves about 1 MiB. 100 members of 1 MiB in one script took 1,165 ms and doubled the server's memory
+// (PITFALLS A11).
 func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 	const n = 20
 	body := make([]byte, 1<<20)
@@ -25,7 +26,7 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 			commands = append(commands, []string{"ZADD", b.k.Due, strconv.Itoa(i + 1), id},
 				[]string{"HSET", b.k.Payload, id, pad(1 << 20)})
 		}
-		for some := range slices.Chunk(commands, 20) { // because a script keeps what it makes
+		for some := range slices.Chunk(commands, 20) { // in parts, because a script keeps all that it makes
 			b.build(some...)
 		}
 		for i := range 5 {
@@ -46,7 +47,7 @@ func TestDrainOfBigPayloadsIsBounded(t *testing.T) {
 	})
 }
 
-// One member is always moved, however large it is: else it would block the queue for ever.
+// One member is always moved, however large it is; otherwise it would block the queue for ever.
 func TestDrainMovesAtLeastOneMember(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "big", When: After(time.Hour), Payload: make([]byte, 3<<20),
@@ -57,7 +58,8 @@ func TestDrainMovesAtLeastOneMember(t *testing.T) {
 	})
 }
 
-// Small members let drain take sixteen at a time, and what the next page brings may be of any size: it stops within the page.
+// Small members let drain read sixteen at a time, and the members of the next page may be of any size: drain stops
+// within the page.
 func TestDrainStopsWithinAPage(t *testing.T) {
 	const small, large, budget = 1 + 4 + 16, 16, 64 << 10
 	everywhere(t, func(b *rig) {

@@ -10,9 +10,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// How long an entry must be idle is told by when the queue was looked at. The story behind each line: reclaiming waited for a
-// visibility timeout without any disturbance (a bridge that starts, a gap between heartbeats), so where disturbances came more
-// often than that, what was abandoned never came back. Only the length of an absence is waited for now.
+// How long an entry must be idle depends on when the queue was looked at. Reclaiming used to wait for a visibility
+// timeout without any disturbance (a bridge that starts, a gap between heartbeats). Where disturbances were more
+// frequent than that, abandoned entries never came back. Now only the length of an absence is added to the wait.
 func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 	const visibility = 10_000
 	many := func(n int, every, long int64) (away [][2]int64) {
@@ -71,8 +71,8 @@ func TestOnlyWatchedTimeCountsAsIdle(t *testing.T) {
 	})
 }
 
-// However often the queue is left alone, and for however long, each look brings an abandoned entry closer to being taken back;
-// and what is noted of it stays small.
+// However often and for however long nobody looks at the queue, each look brings an abandoned entry closer to being
+// taken back, and its notes stay small.
 func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		entry := b.deliver([]string{"g"}, "m")[0].EntryID
@@ -107,7 +107,7 @@ func TestWaitForAbandonedEntriesIsBounded(t *testing.T) {
 	})
 }
 
-// back lets the record of looks be older by d.
+// back makes the record of looks older by d.
 func (b *rig) back(d time.Duration) {
 	b.Helper()
 	known := b.hash(b.k.Calm)
@@ -122,8 +122,8 @@ func (b *rig) back(d time.Duration) {
 	b.do("HSET", b.k.Calm, "seen_ms", ms(seen-d.Milliseconds()), "away", strings.Join(away, " "))
 }
 
-// Reclaiming for a group that is gone noted that the queue was watched, and then said that there is no such group: a queue that
-// somebody had deleted got a key again, and left it behind.
+// Reclaiming for a missing group recorded that the queue was watched, and then answered that there is no such group. So
+// a deleted queue got a key again, which stayed.
 func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		reclaim := func(what string) {
@@ -142,9 +142,9 @@ func TestReclaimForAGroupThatIsGoneWritesNothing(t *testing.T) {
 	})
 }
 
-// A server that stands still while it looks, as a machine does that is moved, finds everything idle for as long: none of that was
-// abandoned. Redis 7.0 reads its clock for each command of a script, so what it looks at in that instant may be taken: one entry,
-// not nineteen thousand.
+// When a server stands still during a look, as a migrated machine does, all entries look idle for that long, but none
+// was abandoned. Redis 7.0 reads its clock for each command of a script, so the entry it looks at in that instant may
+// be taken: one entry, not nineteen thousand.
 func TestAnOutageInTheMiddleOfALookIsOne(t *testing.T) {
 	t.Parallel()
 	s, clock := redistest.OwnClock(t)
@@ -163,7 +163,7 @@ func TestAnOutageInTheMiddleOfALookIsOne(t *testing.T) {
 			}
 			ended <- r
 		}()
-		<-time.After(20 * time.Millisecond) // into the look, which takes longer
+		<-time.After(20 * time.Millisecond) // during the look, which takes longer
 		clock.Step(time.Hour)
 		if r := <-ended; r.Retried > 1 {
 			t.Fatalf("round %d: %+v", round, r)

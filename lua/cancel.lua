@@ -1,4 +1,4 @@
--- cancel: takes messages out of the schedule, for good; their IDs may be scheduled again at once.
+-- cancel: removes messages from the schedule for good; their IDs may be scheduled again at once.
 -- Uses: base history entry free key version
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -8,7 +8,7 @@
 -- KEYS[6] history (stream)
 -- KEYS[7] turns (zset)
 -- KEYS[8] wake (stream)
--- ARGV[1...] id (string; or, behind an ID, the version that is to be cancelled, as `versions` tells it: any other one stays)
+-- ARGV[1...] id (string; an ID may be followed by a version, as `versions` returns it: then only that version is cancelled)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
 -- Returns: per argument an integer: 1 cancelled, it will never be delivered; 0 not scheduled, another version, or the argument is a version; -9 not looked at because the messages before it came to 16 MiB: send it again
 -- Complexity: O(log n) per message; it frees 16 MiB and one message more at most
@@ -21,14 +21,16 @@ local bad = wrong_type({payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
 -- Everything is known before the first write.
 
--- Freeing a MiB takes a sixteenth, or less, of what it takes to read one, and move it. A message alone, and the last one, need not be weighed.
+-- Freeing a MiB costs at most a sixteenth of reading and moving one. A single message, and the last one of a call, need
+-- not be weighed.
 local reply, n, freed, most = {}, #ARGV, 0, 16 * MOST_BYTES
 local has_meta = n == 1 or redis.call('EXISTS', meta) == 1
 local has_seen = n == 1 or redis.call('EXISTS', seen) == 1
 local has_turns = turns and redis.call('EXISTS', turns) == 1
 local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
 
--- Notes what the message holds of its key: its place in line; or, of a retry, the key itself. Returns how many bytes that read.
+-- Records what the message holds of its key: its place in line, or, if it is a retry, the key itself. Returns how many
+-- bytes it read.
 local function note_turn(id)
   local score = redis.call('ZSCORE', due, id)
   if not string.find(id, SEP, 1, true) then return note_place(k, meta, score, id) end
@@ -43,7 +45,7 @@ end
 
 local function is_version(text) return text and string.sub(text, 1, #VERSION) == VERSION end
 
--- Takes a message out. Returns whether it was scheduled.
+-- Removes a message from the schedule. Returns 1, or 0 if it was not scheduled.
 local function take_out(id, last)
   local weight = not last and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
   if has_turns then freed = freed + 16 * note_turn(id) end

@@ -1,4 +1,4 @@
--- cancel_entries: cancels messages that are in the stream: deletes entries that no group holds, and marks deliveries that a consumer holds; in steps, because no key says where they are.
+-- cancel_entries: cancels messages in the stream: deletes entries that no group holds, and marks deliveries that a consumer holds; it works in steps, because no key says which entries carry a message.
 -- Uses: base history free key cancel entry
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -7,14 +7,14 @@
 -- KEYS[5] turns (zset)
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
--- ARGV[1] cursor (entry ID from which no entry was looked at yet, '0-0' at first)
--- ARGV[2] last (entry ID of the last entry to look at, '' = the last one that is there now)
+-- ARGV[1] cursor (entry ID to go on from, '0-0' at first)
+-- ARGV[2] last (entry ID of the last entry to look at, '' = the newest one)
 -- ARGV[3] limit (integer, entries to look at)
 -- ARGV[4] group (string, '' = every group)
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: the next cursor ('' = all were looked at), last; then per entry, or per group and entry, that was found: entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet and another group needs it), consumer ('' = nobody)
--- Complexity: O(limit + what was found × groups); it reads 1 MiB and one entry more at most
+-- Returns: the next cursor ('' = all were looked at), last; then for each entry found, or for each group and entry: entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet and another group needs it), consumer ('' = nobody)
+-- Complexity: O(limit + entries found × groups); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.
 local stream, due, seen, wake, turns, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -30,21 +30,21 @@ if last == '' then
   if not newest then return {'', '0-0'} end
   last, bytes = newest[1], bytes_of(newest[2])
 end
-redis.call('XDEL', stream, '0-0') -- deletes nothing, and opens a full server for the rest
+redis.call('XDEL', stream, '0-0') -- deletes nothing; after this write a full server accepts the others
 -- Everything is known before the first write.
 local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
 
 local UNREAD, DONE = 'unread', 'done'
 
--- How far a group is with an entry: UNREAD, DONE, or what XPENDING says of its consumer.
+-- The state of an entry in a group: UNREAD, DONE, or its XPENDING row.
 local function state_of(one, entry)
   if less(one.last, entry) then return UNREAD end
   return one.pending > 0 and redis.call('XPENDING', stream, one.name, entry, entry, 1)[1] or DONE
 end
 
--- What is to be done with an entry: delete says whether it is deleted, holders are the groups that hold it, of which asked are to be told, and unread
--- is the group that keeps it although it is asked for.
+-- Decides what is done with an entry. delete: whether it is deleted. holders: the groups that hold it; those with asked
+-- are reported. unread: whether the entry stays although a group that is asked for has not read it.
 local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
   local asked_unread, needed = #groups == 0 and group == '', false
@@ -62,7 +62,7 @@ local function plan_for(entry, id, meant_for, key)
   return plan
 end
 
--- The fields that matter here; '' for one that the entry does not have.
+-- The fields that matter here; '' for those that the entry does not have.
 local function fields_of(one)
   local fields = {id = one[1], ['for'] = '', key = ''}
   for i = 1, #one[2], 2 do
@@ -89,7 +89,7 @@ local function answer(plan, of, verdict, consumer)
   extend_values(reply, {plan.entry, plan.id, of, verdict, consumer})
 end
 
--- Marks the delivery to a consumer. It stays the consumer's, and as idle as it was.
+-- Marks the delivery to a consumer. The consumer keeps the entry, and its idle time does not change.
 local function mark(plan, holder)
   if not is_cancelled(holder.counter) then
     redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry, 'IDLE', holder.idle, 'RETRYCOUNT', digits(CANCELLED_FROM + holder.counter), 'JUSTID')

@@ -1,4 +1,4 @@
--- cancel_retries: takes retries that wait, and redriven letters, of messages out of the schedule, for good; in steps, because no key says where they are.
+-- cancel_retries: removes waiting retries, and redriven letters, of messages from the schedule for good; it works in steps, because no key says which members belong to a message.
 -- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -7,13 +7,13 @@
 -- KEYS[5] wake (stream)
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
--- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
+-- ARGV[1] cursor ('0' at first, then the one of the last reply, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
 -- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
--- Complexity: O(limit); it frees 16 MiB, and what one step of the scan brings, at most
+-- Complexity: O(limit); it frees 16 MiB, and the members of one step of the scan, at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds nothing.
 local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -26,7 +26,7 @@ if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.
 
 local ids = {}
 for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
--- Freeing a MiB takes a sixteenth, or less, of what it takes to read one, and move it.
+-- Freeing a MiB costs at most a sixteenth of reading and moving one.
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)

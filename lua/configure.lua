@@ -1,4 +1,4 @@
--- configure: writes settings of a queue, or the defaults that all queues share.
+-- configure: writes settings of a queue, or the defaults of all queues.
 -- Uses: base
 -- KEYS[1] settings (hash)
 -- ARGV[1...] field, value (string; string, '' = remove the field)
@@ -10,7 +10,7 @@ local settings = KEYS[1]
 local bad = wrong_type({settings, 'hash'})
 if bad then return bad end
 
-redis.call('HDEL', settings, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('HDEL', settings, SEP) -- removes nothing; after this write a full server accepts the others
 local changed = 0
 for i = 1, #ARGV, 2 do
   if ARGV[i + 1] == '' then changed = changed + redis.call('HDEL', settings, ARGV[i])

@@ -10,15 +10,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Held names an entry that a consumer holds, and optionally the message ID it was delivered with: when given, an exit compares it
-// first, because after a failover an entry ID may stand for another message. Key is that of the message, if it has one.
+// Held names an entry that a consumer holds. ID is the message ID with which it was delivered, "" = not compared. An
+// exit compares it first, because after a failover an entry ID may stand for another message. Key is the message's key,
+// if it has one.
 type Held struct{ Entry, ID, Key string }
 
 var ackScript = load("ack", []string{"stream", "due", "wake", "turns", "policy", "history"},
 	[]string{"group"}, []string{"entry", "id"})
 
-// Ack acknowledges entries and frees those that no other group needs. False means lost: it was not pending any more. One round
-// trip, and one more for each 1 MiB of entries whose ID is compared.
+// Ack acknowledges entries, and frees those that no other group needs. False means lost: the entry was no longer
+// pending. One round trip, and one more for each 1 MiB of entries whose ID is compared.
 func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Held) ([]bool, error) {
 	reply, err := inParts(held, func(held []Held) ([]int64, error) {
 		args := append(make([]string, 0, 2+2*len(held)), group)
@@ -38,12 +39,12 @@ func Ack(ctx context.Context, c rueidis.Client, k Keys, group string, held []Hel
 	return truths(reply), err
 }
 
-// Outcome is what became of an entry that left a pending list unacknowledged.
+// Outcome is the result of Retry for one entry.
 type Outcome int
 
 // Outcomes of Retry.
 const (
-	Stuck    Outcome = -1 // still pending: the stream of dead letters refused the entry
+	Stuck    Outcome = -1 // still pending: the dead-letter stream refused the entry
 	Lost     Outcome = 0  // it was not pending any more
 	Retried  Outcome = 1
 	Dead     Outcome = 2 // dead-lettered
@@ -51,7 +52,7 @@ const (
 	Skipped  Outcome = 4 // it was for another group: only acknowledged
 	Snoozed  Outcome = 5
 
-	// CancelledOut: the message was cancelled while a consumer held it. Nothing of it is delivered to the group again.
+	// CancelledOut: the message was cancelled while a consumer held it. It is not delivered to the group again.
 	CancelledOut Outcome = 6
 )
 
@@ -71,7 +72,7 @@ const (
 type Failure struct {
 	Held
 	Action Action
-	Delay  time.Duration // with ActionRetry, negative = by policy; with ActionSnooze
+	Delay  time.Duration // of ActionRetry, negative = by policy; and of ActionSnooze
 	Reason string        // one of the Reason constants, for the dead letter
 	Error  string        // at most 1 KiB is kept
 	Trace  string        // traceparent of the attempt that ends, kept in FieldLastTrace; "" = none; dropped if it is malformed
@@ -87,15 +88,15 @@ func (f *Failure) action() string {
 	return string(f.Action) + " " + f.Trace
 }
 
-// Attempts is the policy scripts need for retries: how many deliveries, and the delay after the i-th failed one (the last for all
-// further). Delays must not be empty. What is zero besides is not sent.
+// Attempts is the retry policy that the scripts need: the number of deliveries, and the delay after the i-th failed one
+// (the last delay repeats). Delays must not be empty. Other fields are not sent if they are zero.
 type Attempts struct {
 	Max    int
 	Delays []time.Duration
 	For    time.Duration // from the first due time to the last attempt; zero = no limit
 
 	MaxSnoozes int // zero = 1,000
-	MaxCrashes int // of what Reclaim takes back, before a dead letter; zero = that is a failed attempt
+	MaxCrashes int // reclaims before a dead letter; zero = a reclaim counts as a failed attempt
 }
 
 func (a Attempts) args() (string, string) {
@@ -126,8 +127,8 @@ var retryScript = load("retry",
 	[]string{"group", "max_attempts", "delays"},
 	[]string{"entry", "id", "action", "delay", "reason", "error"})
 
-// Retry takes entries out of the group's pending list as failed, dead, never started or not to be done yet. Outcomes come in
-// order. One round trip per 1 MiB of entries.
+// Retry takes entries out of the group's pending list, each by its Action. Outcomes are in the order of failures. One
+// round trip for each 1 MiB of entries.
 func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts Attempts,
 	failures []Failure) ([]Outcome, error) {
 	most, delays := attempts.args()
@@ -153,16 +154,16 @@ func Retry(ctx context.Context, c rueidis.Client, k Keys, group string, attempts
 	return outcomes, nil
 }
 
-// ReclaimArgs bounds one reclaim.
+// ReclaimArgs are the arguments of one reclaim.
 type ReclaimArgs struct {
 	Group    string
 	Attempts Attempts
 	MinIdle  time.Duration // the visibility timeout
 	Cursor   string        // "" = from the beginning
 	Limit    int           // entries
-	MaxBytes int           // bytes of entries after which no further one is taken
-	Shortest time.Duration // of the visibility timeouts of the queue's groups; zero = idle times are taken as they are
-	Notes    int           // of the oldest pending entries so many are noted with the time since when they are held
+	MaxBytes int           // of entries: no further one is taken once they are reached
+	Shortest time.Duration // the shortest visibility timeout of the queue's groups; zero = idle times count in full
+	Notes    int           // how many of the oldest pending entries to look at, to record since when they are held
 }
 
 // Reclaimed counts what one reclaim did. Cursor is "" when the whole pending list was seen.
@@ -179,9 +180,9 @@ var reclaimScript = load("reclaim",
 	[]string{"stream", "due", "payload", "meta", "dead", "wake", "calm", "turns", "policy", "leases", "history"},
 	[]string{"group", "max_attempts", "delays", "consumer", "min_idle", "cursor", "limit", "max_bytes", "shortest", "notes"}, nil)
 
-// Reclaim takes entries that the group holds for longer than MinIdle as failed. With Shortest only that part of an idle time
-// counts in which calls like this one came often enough to say that the server was there: what an outage held up is not
-// abandoned. ErrNoGroup: the group is gone.
+// Reclaim takes entries that the group has held for longer than MinIdle as failed. With Shortest, idle time counts only
+// while reclaims came often enough to show that the server was up: entries that an outage held up are not abandoned.
+// ErrNoGroup: the group is gone.
 func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Reclaimed, error) {
 	most, delays := a.Attempts.args()
 	cursor := a.Cursor
@@ -213,14 +214,14 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	return r, nil
 }
 
-// Forget drops what reclaims have noted of a queue: nobody holds anything of it, so there is nothing to judge. Two round trips
-// for each 1,000 groups.
+// Forget deletes the notes of reclaims about a queue, once nobody holds an entry of it. Two round trips for each 1,000
+// groups.
 func Forget(ctx context.Context, c rueidis.Client, k Keys) error {
 	return forgetNotes(ctx, c, k, func(string) bool { return true })
 }
 
-// ForgetHeld drops what reclaims have noted of deliveries of groups other than these. Two round trips
-// for each 1,000 groups.
+// ForgetHeld deletes the notes of reclaims about deliveries, except those of groups for which keep returns true. Two
+// round trips for each 1,000 groups.
 func ForgetHeld(ctx context.Context, c rueidis.Client, k Keys, keep func(group string) bool) error {
 	return forgetNotes(ctx, c, k, func(field string) bool {
 		group, ofGroup := strings.CutPrefix(field, heldField)
@@ -254,22 +255,23 @@ func forgetNotes(ctx context.Context, c rueidis.Client, k Keys, goes func(field 
 var extendScript = load("extend",
 	[]string{"stream", "dead", "policy", "history"}, []string{"group", "consumer"}, []string{"entry", "id"})
 
-// Extended is the answer to one entry of Extend.
+// Extended is the result of Extend for one entry.
 type Extended int
 
-// Answers of Extend.
+// Results of Extend.
 const (
 	NotHeld       Extended = 0 // lost: it is no longer this consumer's
 	StillHeld     Extended = 1
 	HeldCancelled Extended = 2 // still this consumer's, but the message was cancelled: ActionCancel ends it
 )
 
-// Extend starts the visibility timeout of a consumer's entries anew.
+// Extend restarts the visibility timeout of a consumer's entries.
 func Extend(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, held []Held) ([]Extended, error) {
 	return ExtendIdle(ctx, c, k, group, consumer, 0, held)
 }
 
-// ExtendIdle is Extend for entries that are to be done in less than the visibility timeout: by so much they are idle then.
+// ExtendIdle is Extend for entries that are to be done in less than the visibility timeout: they restart with an idle
+// time, the difference.
 func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, idle time.Duration,
 	held []Held) ([]Extended, error) {
 	args := append(make([]string, 0, 3+2*len(held)), group, consumer)
@@ -290,8 +292,7 @@ func ExtendIdle(ctx context.Context, c rueidis.Client, k Keys, group, consumer s
 
 var ensureGroupScript = load("ensure_group", []string{"stream"}, []string{"group"}, nil)
 
-// EnsureGroup creates the group at the beginning of the stream unless it exists, and says whether it did. It passes on a full
-// server.
+// EnsureGroup creates the group at the beginning of the stream, unless it exists. It also succeeds on a full server.
 func EnsureGroup(ctx context.Context, c rueidis.Client, k Keys, group string) (created bool, err error) {
 	n, err := ensureGroupScript.integer(ctx, c, []string{k.Stream}, []string{group})
 	return n == 1, err
@@ -299,7 +300,7 @@ func EnsureGroup(ctx context.Context, c rueidis.Client, k Keys, group string) (c
 
 var dropGroupsScript = load("drop_groups", []string{"stream"}, nil, []string{"group"})
 
-// DropGroups destroys those of the groups that hold no entry, if the stream holds none either, and says how many.
+// DropGroups destroys the groups that hold no entry, and returns how many. It destroys none if the stream has entries.
 func DropGroups(ctx context.Context, c rueidis.Client, k Keys, groups []string) (int, error) {
 	n, err := dropGroupsScript.integer(ctx, c, []string{k.Stream}, groups)
 	return int(n), err
@@ -307,7 +308,7 @@ func DropGroups(ctx context.Context, c rueidis.Client, k Keys, groups []string) 
 
 var dropConsumerScript = load("drop_consumer", []string{"stream"}, []string{"group"}, []string{"consumer"})
 
-// DropConsumers deletes those of the consumers that hold nothing, and says how many.
+// DropConsumers deletes the consumers that hold nothing, and returns how many.
 func DropConsumers(ctx context.Context, c rueidis.Client, k Keys, group string, consumers []string) (int, error) {
 	n, err := dropConsumerScript.integer(ctx, c, []string{k.Stream}, append([]string{group}, consumers...))
 	return int(n), err
@@ -316,16 +317,16 @@ func DropConsumers(ctx context.Context, c rueidis.Client, k Keys, group string, 
 var receiveScript = load("receive", []string{"stream", "policy", "leases", "wake"},
 	[]string{"group", "consumer", "idle", "limit", "within"}, nil)
 
-// Received is what one Receive was given.
+// Received is the result of one Receive.
 type Received struct {
 	Entries []Entry
-	Last    string // entry ID: the group was given all up to it; "" = there may be more
-	Held    bool   // the policy has workers take nothing new
+	Last    string // entry ID: the group has been given all entries up to it; "" = there may be more
+	Held    bool   // the policy pauses the workers: nothing was given
 }
 
-// Receive gives a consumer entries that its group was not given yet: at most limit, of 1 MiB and one more. They are to be done
-// within a time, at most the visibility timeout: they are idle already by so much as that is longer. Entries for other groups are
-// among them. ErrNoGroup: the group is gone.
+// Receive gives a consumer entries that its group has not been given yet: at most limit, of 1 MiB and one more. They
+// are to be done within a time, at most the visibility timeout; they start with the difference as idle time. Entries
+// for other groups are among them. ErrNoGroup: the group is gone.
 func Receive(ctx context.Context, c rueidis.Client, k Keys, group, consumer string, within, visibility time.Duration,
 	limit int) (Received, error) {
 	reply, err := receiveScript.list(ctx, c, []string{k.Stream, k.Policy, k.Leases, k.Wake},

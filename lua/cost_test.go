@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What one call with one message has the server do, command by command: whoever adds one sees it here. A producer's or worker's
-// call is what a message that comes alone costs, and most messages do.
+// The commands that the server runs for one call with one message: whoever adds a command sees it here. Most messages
+// come alone, so this is the cost of most calls of producers and workers.
 func TestCommandsOfACallWithOneMessage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -32,7 +32,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			}
 		}
 	}
-	before := func(b *rig) { // others are scheduled, and the call before is remembered
+	before := func(b *rig) { // others are scheduled, and the previous call is remembered
 		b.enqueueAs(Token{Name: "1", Window: time.Minute}, Item{ID: "first", When: After(time.Minute), Payload: []byte("p")})
 	}
 	var held Entry

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Foreign or damaged entries: once the exit acknowledged first and then failed to compute, and the message was gone (PITFALLS
-// A4). Each must end as one retry or one dead letter that holds what was there.
+// Foreign or damaged entries: once the exit acknowledged an entry, failed to compute its retry, and the message was
+// gone (PITFALLS A4). Each must end as one retry or one dead letter with its whole content.
 func TestRetryKeepsDamagedEntries(t *testing.T) {
 	many := []string{"id", "m", "payload", "p"}
 	for i := range 1500 {
@@ -131,7 +131,7 @@ func wide(n, size int) []string {
 func TestRetryReportsALostBody(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		if b.inProcess() {
-			return // deleting an entry takes it out of the pending lists there
+			return // there, deleting an entry removes it from the pending lists
 		}
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3", "m4")
 		b.do("XTRIM", b.k.Stream, "MAXLEN", "0")
@@ -150,7 +150,7 @@ func TestRetryReportsALostBody(t *testing.T) {
 	})
 }
 
-// A stream of dead letters that refuses everything must leave the entry pending: nothing is dropped.
+// A dead-letter stream that refuses everything must leave the entry pending: nothing is dropped.
 func TestDeadStreamThatRefusesLeavesEntriesPending(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Dead)

@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// movePatience is how long a call waits for a slot that is somewhere else. A client reads the topology of a cluster again
-	// within a second of the first redirection, or more slowly with 100 servers and more.
+	// movePatience is how long a call waits while a slot is on another server. A client reads the topology of a cluster
+	// again within a second of the first redirection, or more slowly with 100 servers and more.
 	movePatience = 5 * time.Second
 	movePause    = 50 * time.Millisecond
 )
 
-// Dedicated calls do with a connection of its own, for WATCH and MULTI. Such a connection follows no redirection of a cluster:
-// when the server of the key has changed, do is called again with another connection, until the client knows the new server, ctx
-// ends or some seconds are over. So do must return the error of a redirection, and assign all of its results anew.
+// Dedicated calls do with a connection of its own, for WATCH and MULTI. Such a connection follows no redirection of a
+// cluster. If the slot of the key is on another server, do is called again with another connection, until the client
+// knows that server, ctx ends or movePatience is over. So do must return the error of a redirection, and assign all of
+// its results anew.
 func Dedicated(ctx context.Context, c rueidis.Client, do func(rueidis.DedicatedClient) error) error {
 	for w := (MoveWait{}); ; {
 		if err := c.Dedicated(do); !w.Again(ctx, err) {
@@ -26,10 +27,10 @@ func Dedicated(ctx context.Context, c rueidis.Client, do func(rueidis.DedicatedC
 	}
 }
 
-// MoveWait waits for a client to learn where a slot of a cluster is now. The zero value begins.
+// MoveWait waits for a client to learn the new server of a cluster slot. The zero value is ready for use.
 type MoveWait struct{ began time.Time }
 
-// Again waits a moment when err says that the slot is somewhere else, or nowhere. False: the call is not to be repeated.
+// Again waits a moment if err says that the slot is on another server, or on none. False: do not repeat the call.
 func (w *MoveWait) Again(ctx context.Context, err error) bool {
 	re := (*rueidis.RedisError)(nil)
 	if !errors.As(err, &re) || !isRedirection(re) && !re.IsTryAgain() && !re.IsClusterDown() {

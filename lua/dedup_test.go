@@ -27,8 +27,8 @@ func TestDedupWindowOutlivesTheMessage(t *testing.T) {
 	})
 }
 
-// A batch opened a window for an ID and then delivered a message with the same ID that is compared with none: the rest of the
-// batch did not know of the window any more, and a third message was not refused.
+// A batch opened a window for an ID, and then delivered a message with the same ID that is not compared. For the rest
+// of the batch the window was forgotten, and a third message was not refused.
 func TestWindowHoldsBehindAMessageThatIsNotCompared(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		got := b.enqueue(Item{ID: "m", When: After(0), Dedup: Window(time.Hour)}, Item{ID: "m", When: After(0), Dedup: Fresh},
@@ -37,8 +37,8 @@ func TestWindowHoldsBehindAMessageThatIsNotCompared(t *testing.T) {
 	})
 }
 
-// Two calls with one ID, coalesced into one batch on a queue that had no window yet, were both delivered at once: whether there
-// are windows at all was looked up once, before the batch made the first.
+// Two calls with one ID, coalesced into one batch on a queue without windows, were both delivered at once: whether
+// there are windows was looked up once, before the batch opened the first.
 func TestDedupHoldsWithinOneBatch(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, when := range []When{After(0), After(time.Hour)} {
@@ -61,8 +61,8 @@ func TestDedupRefusedIDsDoNotProlongTheWindow(t *testing.T) {
 	})
 }
 
-// The reply of a call was lost and the SDK repeats it: whatever the first one did, also what it delivered at once, is not done
-// again.
+// The reply of a call was lost, and the SDK repeats the call: nothing that the first call did is done again, not even
+// an immediate delivery.
 func TestRepeatedTokenChangesNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "known", When: After(time.Hour)})
@@ -76,7 +76,7 @@ func TestRepeatedTokenChangesNothing(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		// Programs of two releases may run side by side: the number is that of the ID among the arguments.
+		// Programs of two releases may run side by side: the number is the index of the ID among the arguments.
 		redistest.Want(b, "marks of the third", b.count("ZCOUNT", b.k.Seen, "-inf", "+inf"), 3)
 		b.text("ZSCORE", b.k.Seen, Separator+"call-1"+Separator+"14")
 		before := b.state()
@@ -122,8 +122,7 @@ func TestRefusedCallIsNotRememberedAsDone(t *testing.T) {
 	})
 }
 
-// Windows must end also while nobody trims: each enqueue that compares IDs removes some that have ended, and not more than a
-// bounded number.
+// Windows must also end if nobody trims: each enqueue that compares IDs removes some ended windows, up to a bound.
 func TestSeenIsExpiredInBoundedSteps(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		args := []string{"ZADD", b.k.Seen}

@@ -10,11 +10,11 @@ import (
 // MaxDelays is how many delays a list may have.
 const MaxDelays = 100
 
-// Delays is a list of delays, the n-th of which follows the n-th attempt that ended badly, and the last one all further: as a
-// policy and a message have it, `60000,180000,300000` in ms. Empty is none. Get one from NewDelays.
+// Delays is a list of delays in ms, in the form of policies and messages: `60000,180000,300000`. The n-th delay follows
+// the n-th failed attempt, the last one all further. Empty means none. NewDelays makes one.
 type Delays string
 
-// NewDelays returns the list of these delays. CheckDelays says whether it is one.
+// NewDelays returns the list of these delays. CheckDelays checks it.
 func NewDelays(all ...time.Duration) Delays {
 	var b strings.Builder
 	for i, d := range all {
@@ -65,7 +65,7 @@ func CheckDelays(d Delays) error {
 	return err
 }
 
-// Retries are what a message itself says of its retries; zero values say nothing.
+// Retries are a message's own retry settings; zero values are not set.
 type Retries struct {
 	Delays                 Delays
 	For                    time.Duration
@@ -73,7 +73,7 @@ type Retries struct {
 	HandlerTimeout         time.Duration
 }
 
-// Fields returns what is said, as fields of the message.
+// Fields returns the settings that are set, as fields of the message.
 func (r Retries) Fields() (all []FieldValue) {
 	if r.Delays != "" {
 		all = append(all, FieldValue{Field: FieldRetryDelays, Value: string(r.Delays)})
@@ -93,7 +93,7 @@ func (r Retries) Fields() (all []FieldValue) {
 	return all
 }
 
-// Check refuses what is beyond the limits.
+// Check refuses values beyond the limits.
 func (r Retries) Check() error {
 	errs := []error{CheckDelays(r.Delays), CheckDelay("retry_for", r.For), CheckDelay("handler_timeout", r.HandlerTimeout)}
 	for _, limit := range []struct {

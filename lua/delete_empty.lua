@@ -8,7 +8,7 @@
 -- KEYS[6] payload, meta, wake, policy, seen, calm, planned (hash; hash; stream; hash; zset; hash; hash)
 -- KEYS[13] turns, leases, rate (zset; zset; string)
 -- Returns: integer, 1 deleted, 0 = it holds something
--- Complexity: O(1) per key; what they held is freed in the background
+-- Complexity: O(1) per key; their contents are freed in the background
 -- If a command fails here: nothing is changed.
 -- Run twice: harmless.
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -8,8 +8,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// DeniedError says which command the server does not let the user run. It is in the chain of an error that is ErrDenied; where
-// the server does not tell the command, ErrDenied stands alone.
+// DeniedError names the command that the user may not run. It is in the chain of an error that is ErrDenied. If the
+// server does not name the command, ErrDenied stands alone.
 type DeniedError struct {
 	Command string // "XTRIM", "XGROUP CREATE"
 	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
@@ -34,7 +34,7 @@ var (
 	serverRefusal = regexp.MustCompile(`ermissions to (?:run|execute) the '([^']+)' command`)
 )
 
-// denied returns the error with what it says of the command, if it does.
+// denied returns a *DeniedError if the error names the command, else the error itself.
 func denied(err *rueidis.RedisError) error {
 	if m := guardRefusal.FindStringSubmatch(err.Error()); m != nil {
 		return &DeniedError{Command: m[1], Key: m[2], Script: m[3], Users: Users(m[3]), err: err}

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// limited is a rig whose calls are those of a user; may gives the user its rules, instead of those that it has.
+// limited returns a rig whose calls are made by a user; may replaces the user's rules.
 func limited(b *rig) (guest *rig, may func(rules ...string)) {
 	b.Helper()
 	user := "guest-" + b.s.Prefix(b.T)
@@ -36,8 +36,9 @@ func rule(sign, command string) string {
 	return sign + strings.ToLower(strings.ReplaceAll(command, " ", "|"))
 }
 
-// A user that lacks one of the commands that a script may call gets nothing done, and is told which. Once an acknowledgement by a
-// user without XTRIM left the pending list and said that it had failed: 2,000 messages were reported as lost to another worker.
+// If a user lacks one of the commands that a script may call, nothing is done, and the command is named. Once an
+// acknowledgement by a user without XTRIM left the pending list and reported a failure: 2,000 messages were reported as
+// lost to another worker.
 func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
@@ -51,13 +52,13 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 			for _, n := range all {
 				may("+@all", rule("-", n.Command))
 				err := c.run(guest)
-				if !writes { // it is refused when it comes to the command, or goes on without
+				if !writes { // it is refused at that command, or goes on without it
 					continue
 				}
 				same := func(g Need) bool { return g.Command == n.Command }
 				if err == nil && !slices.ContainsFunc(guarded(c.script.name+".lua"), same) {
 					b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
-					b.fixture() // it did all, without a command that it may need before it writes
+					b.fixture() // it did everything without a command that it may need before it writes
 					before = b.dump()
 					continue
 				}
@@ -79,8 +80,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	})
 }
 
-// What Needs reads from the texts is enough for whatever a script does: batches of 1, of more than 16, of 200, with groups,
-// tokens, dedup windows, retries, dead letters, lost and malformed ones.
+// The commands that Needs reads from the texts are enough for everything a script does: batches of 1, of more than 16,
+// of 200, with groups, tokens, dedup windows, retries, dead letters, lost and malformed ones.
 func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
@@ -186,7 +187,7 @@ func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	})
 }
 
-// A command that Go sends itself is named, too, as far as the server tells it.
+// A command that Go itself sends is named, too, if the server names it.
 func TestDeniedCommandIsNamed(t *testing.T) {
 	b := inProcess(t)
 	for text, command := range map[string]string{
@@ -202,8 +203,8 @@ func TestDeniedCommandIsNamed(t *testing.T) {
 	}
 }
 
-// Drain asks for the groups when it comes to a message for one of them, through a function that it made before its first write. A
-// user who may not was told that the stream refuses entries, with some messages moved.
+// Drain asks for the groups at the first message for a single one, through a function made before its first write. A
+// user without that right was told that the stream refuses entries, after some messages had been moved.
 func TestDrainIsRefusedWholeToWhoMayNotAskForGroups(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {

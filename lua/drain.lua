@@ -1,4 +1,4 @@
--- drain: moves what is due into the stream, oldest due first, as far as the policy lets it; what is expired or malformed, or for a group that is gone, becomes a dead letter; what has a key of which another message is in flight waits for it.
+-- drain: moves due messages into the stream, oldest due first, as far as the policy allows; one that is expired, malformed, or for a group that is gone becomes a dead letter; one whose key is in flight waits for its turn.
 -- Uses: base history entry free key due flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -10,22 +10,23 @@
 -- KEYS[8] rate (string)
 -- KEYS[9] history (stream)
 -- ARGV[1] limit (integer, members at most)
--- ARGV[2] max_bytes (integer, bytes of members, payloads and metas after which no further member is taken)
+-- ARGV[2] max_bytes (integer, bytes of members, payloads and metas: no further member is taken once they are reached)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the stream of dead letters refused one, or several, and each waits another minute), late (integer, ms by which the oldest that was due was late, besides what the rate had it wait; 0 also for due times before 2001, which mean now), held (string, '' = nothing that is due is held back, or 'rate', 'ready_limit': by what; then wait is until the next may pass)
--- Complexity: O(log n) per member; once O(groups) when any is for one group alone, or there is a ready limit; O(1,000) when one holds messages back
--- If a command fails here: a stream that refuses an entry, or to name its groups, stops the batch; what was added before is removed, the rest stays scheduled. Dead letters that refuse stop nothing.
+-- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the dead-letter stream refused some, and each of these waits another minute), late (integer, ms by which the oldest due message was late, without the delay by the rate; 0 also for due times before 2001, which mean now), held (string, '' = nothing due is held back, else the limit that does: 'rate' or 'ready_limit'; then wait is until the next message may pass)
+-- Complexity: O(log n) per member; once O(groups) if any message is for a single group, or there is a ready limit; O(1,000) when a limit holds messages back
+-- If a command fails here: if the stream refuses an entry, or to list its groups, the batch stops; members added before are removed, the rest stays scheduled. A refusal by the dead-letter stream stops nothing.
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead, turns, policy, rate, history, limit, max_bytes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], tonumber(ARGV[1]), tonumber(ARGV[2])
-redis.call('XDEL', stream, '0-0') -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', stream, '0-0') -- removes nothing; after this write a full server accepts the others
 local set = redis.call('HMGET', policy, 'history', 'history_ms', 'held', 'rate', 'burst', 'free_retries', 'ready_limit')
 if set[3] == '1' then return {0, 0, -1, '', '', 0, ''} end
 local now, fraction = now_ms()
 local has_meta, is_gone, story = redis.call('HLEN', meta) > 0, gone_from(stream), history and begin_story(history, ARGV[3], set[1], set[2])
 local flow = (set[4] or set[7]) and begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)
 -- Everything is known before the first write.
-local q, score_before, due_before = {due = due, stream = stream, dead = dead, turns = turns, now = now, is_gone = is_gone, held = {}}, nil, nil -- most are due when the one before is
--- Adds one member. Returns 'moved', 'buried' or 'parked'; or 'put_off' and the refusal of the dead letters; or nil and another one.
+local q, score_before, due_before = {due = due, stream = stream, dead = dead, turns = turns, now = now, is_gone = is_gone, held = {}}, nil, nil -- most have the due time of the one before
+-- Adds one member. Returns 'moved', 'buried' or 'parked'; or 'put_off' and the refusal of the dead-letter stream; or
+-- nil and any other refusal.
 local function add(member, score, body, fields)
   local added, outcome, told, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil, nil
   local fits = #member + #body + (fields and #fields or 0) <= MAX_ENTRY_BYTES
@@ -44,7 +45,8 @@ local function add(member, score, body, fields)
   if story then note_drained(story, outcome, added, told, id or member, attempt or '1', due_before, group) end
   return outcome
 end
--- Bodies are read one by one, because the next may be of any size; members a few at a time, because nobody can ask how long they are.
+-- Bodies are read one by one, because the next may be of any size. Members are read a few at a time, because no command
+-- tells how long they are.
 local done, bytes, longest, counts, refusal, dead_refusal, page, next_due, empty, late = {}, 0, 0, {moved = 0, buried = 0, put_off = 0, parked = 0}, '', '', 2, nil, false, nil
 local function take(member, score)
   local body, fields = redis.call('HGET', payload, member) or '', has_meta and redis.call('HGET', meta, member) or nil
@@ -63,7 +65,7 @@ while #done + counts.put_off + counts.parked < limit and bytes < max_bytes and r
     local member, score = members[i], members[i + 1]
     if score ~= score_before and number_of(score) > now then next_due = number_of(score) break end
     local goes_on = (not flow or flow.may_pass(member)) and take(member, score)
-    if not late and not q.key then late = number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0 end -- a key waits for others
+    if not late and not q.key then late = number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0 end -- waiting for a key is not lateness
     if not goes_on then empty = false break end
   end
   page = longest > 1024 and 1 or math.min(16, 4 * page)

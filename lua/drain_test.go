@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Drain says how late the oldest is that it took, by the server's clock.
+// Drain returns how late the oldest message that it took was, by the server's clock.
 func TestDrainSaysHowLateItIs(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
@@ -110,7 +110,7 @@ func TestDrainTakesWhateverScoreItFinds(t *testing.T) {
 	})
 }
 
-// Scores without a moment: they must not count as due, nor keep the bridge in a hot loop.
+// Scores that are no time: they must not count as due, and must not keep the bridge in a hot loop.
 func TestDrainNeverEndsOnExtremeScores(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, score := range []string{"+inf", "1e300", "1e17"} {
@@ -181,8 +181,8 @@ func TestDrainBuriesWhatIsExpired(t *testing.T) {
 	})
 }
 
-// A foreign field named group made the expired letter look as if it had failed in that group: redriven, it was for a group that
-// does not exist, and every real one skipped it.
+// A foreign field named group made the expired letter look as if it had failed in that group: redriven, it was for a
+// group that does not exist, and every real group skipped it.
 func TestDrainOfAnExpiredMessageIgnoresFieldsNamedLikeOurs(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Meta, "m", `{"expires_ms":"77","group":"sales","reason":"why not","dead_ms":"1","entry":"1-1"}`)
@@ -216,8 +216,8 @@ func TestBareMembersAreDeliveredWithAnEmptyPayload(t *testing.T) {
 	})
 }
 
-// Members that cannot be used once stopped the batch after part of it was added, and each next round added that part again
-// (PITFALLS A3).
+// Once a member that cannot be used stopped the batch after a part of it was added, and each further round added that
+// part again (PITFALLS A3).
 func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 	headers := make([]string, 5000)
 	for i := range headers {
@@ -239,7 +239,7 @@ func TestDrainBuriesMalformedMembersAlone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		bad := maps.Clone(bad)
 		if b.inProcess() {
-			delete(bad, "surrogate") // its decoder replaces what is no character, as Go's does
+			delete(bad, "surrogate") // its decoder replaces half characters, as Go's does
 			delete(bad, "low surrogate")
 		}
 		score := 0
@@ -319,7 +319,8 @@ func TestRetryWithoutItsMetaIsBuriedWithItsGroup(t *testing.T) {
 	})
 }
 
-// A stream two short of its last possible ID takes two and refuses the third: what was added is removed, the rest waits.
+// A stream that is two short of its last possible ID takes two entries and refuses the third: the members added are
+// removed, the rest waits.
 func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("XADD", b.k.Stream, "18446744073709551615-18446744073709551613", "id", "filler", "payload", "")
@@ -346,7 +347,7 @@ func TestStreamThatRefusesStopsTheBatch(t *testing.T) {
 	})
 }
 
-// What is to become a dead letter waits while the stream of dead letters is none, and the key is named.
+// Members that should become dead letters wait while the dead-letter key has another type, and the key is named.
 func TestDrainNamesTheKeyThatRefusesDeadLetters(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "expired", When: After(time.Hour), Meta: EncodeMeta(nil, 0, time.UnixMilli(1))},

@@ -1,4 +1,4 @@
--- drop_consumer: deletes consumers that hold nothing; deleting one that does would lose what it holds.
+-- drop_consumer: deletes consumers that hold nothing; deleting one with pending entries would lose these.
 -- Uses: base
 -- KEYS[1] stream (stream)
 -- ARGV[1] group (string)

@@ -1,4 +1,4 @@
--- drop_groups: destroys groups of a stream that holds no entry, unless they hold one that was deleted.
+-- drop_groups: destroys groups of a stream without entries, unless a group still holds an entry that was deleted.
 -- Uses: base
 -- KEYS[1] stream (stream)
 -- ARGV[1...] group (string)

@@ -16,7 +16,8 @@ import (
 // MaxReplicas bounds Durability.Replicas.
 const MaxReplicas = 100
 
-// Durability is what a write waits for, after it was executed, before it counts as done. The zero value waits for nothing more.
+// Durability says what to wait for after a write was executed, before it counts as done. The zero value waits for
+// nothing.
 type Durability struct {
 	Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
 	Replicas int           // so many replicas hold the write in memory (WAIT)
@@ -70,8 +71,8 @@ func (d Durability) Validate() error {
 // ErrNotDurable is in the chain of every *NotDurableError.
 var ErrNotDurable = errors.New("done, but not as durable as asked")
 
-// NotDurableError: the call was executed and what it did holds (a message is stored, a cancelled one is gone), but the server did
-// not confirm the durability asked for within the timeout. Repeating the call with the same ID waits again.
+// NotDurableError: the call was executed and its effect stays (a message is stored, a cancelled one is gone), but the
+// server did not confirm the durability within the timeout. Repeating the call with the same ID waits again.
 type NotDurableError struct {
 	Want     Durability
 	Fsynced  bool  // the server's own append-only file is on disk
@@ -101,8 +102,9 @@ func (e *NotDurableError) Unwrap() []error {
 	return []error{ErrNotDurable, e.Cause}
 }
 
-// CheckDurability asks the server whether it can wait so: ErrUnsupported when it does not know the command, has no append-only
-// file, or answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips; nothing is waited for.
+// CheckDurability asks the server whether it supports d. ErrUnsupported: it does not know the command, has no
+// append-only file, or answers before the file is on disk. Key chooses the node of a cluster. Up to four round trips;
+// it waits for no write.
 func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durability) error {
 	for _, cmd := range d.commands(c, key, time.Millisecond) {
 		if err := c.Do(ctx, cmd).Error(); err != nil {
@@ -131,13 +133,13 @@ func CheckDurability(ctx context.Context, c rueidis.Client, key string, d Durabi
 	return &kindError{"WAITAOF", ErrUnsupported, errors.Join(why, err)}
 }
 
-// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793): Redis 7.4,
-// and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
+// hasty reports whether a server with appendfsync everysec answers WAITAOF too early (redis/redis pull request 13793):
+// Redis 7.4, and every Valkey that was tried (8.0.1, 8.1.1, 9.1.2).
 func hasty(product, version string) bool {
 	return product == "valkey" || strings.HasPrefix(version, "7.4.")
 }
 
-// commands returns what waits, for the node that holds key.
+// commands returns the commands that wait, for the node that holds key.
 func (d Durability) commands(c rueidis.Client, key string, timeout time.Duration) (cmds []rueidis.Completed) {
 	ms := max(1, timeout.Milliseconds()) // 0 would be for ever
 	if d.Fsync {
@@ -166,9 +168,9 @@ func (d Durability) confirmed(replies []rueidis.RedisResult) error {
 		if err != nil {
 			err = classifyWait(err)
 			if Temporary(err) || Ambiguous(err) {
-				// The server, its role or the connection went away meanwhile, and perhaps what it executed with it. This is not
-				// the answer of a server that did nothing, even where it is an answer: so it is kept as text, and counts as
-				// ambiguous.
+				// The server, its role or the connection was lost meanwhile, and perhaps the write with it. An error
+				// reply usually means that nothing was executed, but not here. So the error is kept as text, and counts
+				// as ambiguous.
 				return &kindError{"wait", ErrUnavailable, errors.New(err.Error())}
 			}
 			e.Cause = err
@@ -188,9 +190,9 @@ func classifyWait(err error) error {
 	return Classify("wait", err)
 }
 
-// runDurably is run, followed by the wait for d. WAIT counts what its own connection wrote, so both travel on one, and
-// redirections are followed here: the client library would follow them for the script alone. An error beside a reply is about the
-// wait.
+// runDurably runs the script, then waits for d. WAIT counts only writes of its own connection, so both are sent on one.
+// Redirections are followed here, because the client library would follow them for the script alone. An error returned
+// with a reply is about the wait.
 func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []string,
 	d Durability) (rueidis.RedisMessage, error) {
 	if !d.waits() {
@@ -217,7 +219,7 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 			source = true
 		case next != nil && hops < maxHops:
 			node, asking = next, isAsk
-		case w.Again(ctx, err): // a server that the client does not know yet, or they disagree
+		case w.Again(ctx, err): // the client does not know that server yet, or the servers disagree
 			node, asking, hops = c, false, 0
 		default:
 			return reply, Classify(s.name, err)
@@ -225,8 +227,8 @@ func (s *script) runDurably(ctx context.Context, c rueidis.Client, keys, args []
 	}
 }
 
-// maxHops bounds how often a call follows redirections, and sends the text of a script that a server does not know, before it
-// asks for the topology again.
+// maxHops bounds how often a call follows a redirection, or sends a script's text to a server that does not know it,
+// before it asks for the topology again.
 const maxHops = 4
 
 // send executes the script and waits, on one connection. The first reply is the script's.
@@ -255,6 +257,6 @@ func (s *script) send(ctx context.Context, c rueidis.Client, keys, args []string
 }
 
 func sha1Hex(source string) string {
-	h := sha1.Sum([]byte(source)) // what the server names scripts by
+	h := sha1.Sum([]byte(source)) // the server's name for a script
 	return hex.EncodeToString(h[:])
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-//  1. A message is cancelled, and its producer waits for a replica. 2. A failover makes the server a replica, which ends the wait
-//     with an
+// A producer was told for certain that its message had not been scheduled, which was wrong.
 //
-// error. 3. That error counted as one of a server that had done nothing: the repeat found nothing to cancel, and the definite
-// answer was that the message had not been scheduled.
+//  1. A message is cancelled, and its producer waits for a replica.
+//  2. A failover makes the server a replica, which ends the wait with an error.
+//  3. That error counted as one of a server that had done nothing. So the call was repeated, and found nothing to
+//     cancel.
 func TestWaitThatAFailoverEndsIsAmbiguous(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -1,4 +1,4 @@
--- enqueue: takes messages into the schedule, or straight into the stream when they are due, nothing else is overdue and the queue is not held, nor its flow limited.
+-- enqueue: takes messages into the schedule; or straight into the stream, if they are due, nothing else is overdue, the queue is not held and its flow not limited.
 -- Uses: base history entry free key token message flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -9,15 +9,15 @@
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
 -- KEYS[9] turns (zset)
--- ARGV[1] token (string, '' = none: names this call, so that repeating it after a lost reply changes nothing)
--- ARGV[2] done (string, '' = none: the caller's previous token, whose reply arrived)
+-- ARGV[1] token (string, '' = none: names this call, so that a repeat after a lost reply changes nothing)
+-- ARGV[2] done (string, '' = none: the token of the caller's previous call, whose reply has arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
--- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: one that is scheduled is written over; '0' = refuse one that is known, ms = also remember this one, 'replace' = take the place of one that is scheduled, 'later' and 'earlier' = only with a later, or an earlier, due time)
+-- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: it overwrites a scheduled message with the same ID; '0' = refuse a known ID; ms = also remember this ID for so long; 'replace' = replace the scheduled message with this ID; 'later' and 'earlier' = replace it only with a later, or an earlier, due time)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, 4 scheduled in the place of another one, -1 meta malformed), due Unix ms
+-- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, 4 scheduled instead of the message with its ID, -1 meta malformed), due Unix ms
 -- Complexity: O(log n) per message, n = scheduled messages
--- If a command fails here: the first write is one that a full server refuses, and then nothing was written; a stream that refuses an entry leaves the message scheduled.
--- Run twice: harmless with the same token, else a message that has left the schedule is taken again.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; if the stream refuses an entry, the message stays scheduled.
+-- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, stream, wake, seen, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local story = story_of(policy, history, ARGV)
@@ -31,11 +31,11 @@ if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = {}, {}
 if compared then scheduled, windows = known_of(due, seen, ids) end
 local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
-if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- here a key of another type fails, as at all reads
+if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- a key of another type fails here, before the first write
 local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {policy = policy, turns = turns, places = {}, retries = {}}
 -- Everything is known before the first write.
 local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
-local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- of an import
+local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- a retry in an import
 local function take(n, id, body, fields, dedup)
   local old
   if replacing and REPLACES[dedup] then
@@ -75,7 +75,7 @@ in_chunks('HSET', meta, metas)
 in_chunks('ZADD', due, members)
 in_chunks('HDEL', payload, names_of(no_body))
 in_chunks('HDEL', meta, names_of(no_meta))
-if refused then add_pair(remember, ends, refusal(token, 0)) end -- there are any
+if refused then add_pair(remember, ends, refusal(token, 0)) end -- marks that refusals exist
 in_chunks('ZADD', seen, remember)
 if before or members[1] then unschedule(due, payload, meta, replaced) end
 if k.places[1] then pcall(leave_line, k) end

@@ -37,7 +37,7 @@ func freshItems(n int) []Item {
 	return items
 }
 
-// What both ways of taking messages store, answer and remember is the same.
+// Both ways of enqueueing store, answer and remember the same.
 func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, n := range []int{1, 2, 3, 501, 1503} {
@@ -66,8 +66,8 @@ func TestEnqueueFreshStoresWhatEnqueueStores(t *testing.T) {
 	})
 }
 
-// A lost reply is asked for again under the token: by the same way of enqueueing, or by the other one. Nothing is delivered
-// twice, and what the repeat has written again of a message that has left the schedule does not stay.
+// After a lost reply the call is repeated with its token: by the same way of enqueueing, or by the other one. Nothing
+// is delivered twice. If the repeat wrote a payload of a message that has left the schedule, it is deleted.
 func TestRepeatedEnqueueFreshTakesNothingTwice(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		items := freshItems(3)
@@ -114,7 +114,7 @@ func TestEnqueueFreshForgetsTheCallBefore(t *testing.T) {
 	})
 }
 
-// A wake token tells of a head that became earlier, and of no other message.
+// A wake token is added for a head that became earlier, and for no other message.
 func TestEnqueueFreshWakes(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
@@ -139,8 +139,9 @@ func TestEnqueueFreshWakes(t *testing.T) {
 	})
 }
 
-// A message whose payload or meta is not there, because it could not be written or was swept, is not scheduled: it would be
-// delivered without. What the others have is taken back, but for that of one which is scheduled.
+// A message whose payload or meta is missing, because it could not be written or was swept, is not scheduled: it would
+// be delivered without it. The payloads and metas of the call's other messages are deleted, unless the message is
+// scheduled.
 func TestEnqueueFreshNeedsWhatItsCallerWrites(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "there", When: After(time.Hour), Payload: []byte("p"), Meta: `{"h:a":"b"}`})
@@ -205,7 +206,7 @@ func (r *requests) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rue
 	return r.Client.DoMulti(ctx, cmds...)
 }
 
-// A server that does not know the script is told it in the second request.
+// A server that does not know the script gets its text in the second request.
 func TestEnqueueFreshOnAServerThatForgotTheScript(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("SCRIPT", "FLUSH")

@@ -78,7 +78,7 @@ func TestEnqueueGoesStraightToReadyOnlyInOrder(t *testing.T) {
 	})
 }
 
-// An expired message that was due at once went straight to its readers: only drain looked at the expiry.
+// An expired message that was due at once went straight to its readers: only drain checked the expiry.
 func TestEnqueueDoesNotDeliverWhatIsExpired(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		expired := EncodeMeta(nil, 0, time.UnixMilli(b.now()-1))
@@ -129,7 +129,7 @@ func TestEnqueueKeepsPayloadAndHeadersAsTheyAre(t *testing.T) {
 	})
 }
 
-// A body that a raw producer left behind (ZADD, drain, HSET) must not be attached to a later message of that ID.
+// A body that a raw producer left behind (ZADD, drain, HSET) must not be attached to a later message with that ID.
 func TestEnqueueDoesNotInheritAnOrphanedBody(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Payload, "m", "stale")
@@ -200,7 +200,8 @@ func (b *rig) fillStream(key string) {
 	b.do("XADD", key, "18446744073709551615-18446744073709551615", "id", "last", "payload", "")
 }
 
-// What goes straight into the stream reads the policy and writes the stream. When either holds something else, nothing is taken.
+// An enqueue straight into the stream reads the policy and writes the stream. If either key has another type, nothing
+// is taken.
 func TestReadyMessagesAreRefusedWholeByAKeyOfAnotherType(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, key := range []string{b.k.Stream, b.k.Policy, b.k.Payload} {
@@ -221,8 +222,8 @@ func TestReadyMessagesAreRefusedWholeByAKeyOfAnotherType(t *testing.T) {
 	})
 }
 
-// A message that went straight into the stream was answered WRONGTYPE, and sent again: what it had replaced was removed from the
-// schedule, and then its body could not be.
+// A message that went straight into the stream was answered WRONGTYPE, and sent again: the message it replaced was
+// removed from the schedule, and then its body could not be.
 func TestReadyMessageThatReplacesIsRefusedWholeByAKeyOfAnotherType(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "m", When: After(time.Hour), Payload: []byte("p")})
@@ -234,8 +235,8 @@ func TestReadyMessageThatReplacesIsRefusedWholeByAKeyOfAnotherType(t *testing.T)
 	})
 }
 
-// A client in another language tells errors by their first word. All began with ERR once, because the server hands a script the
-// text of what it catches.
+// A client in another language tells errors by their first word. Once all began with ERR, because the server gives a
+// script only the text of the error that it catches.
 func TestErrorsOfScriptsKeepTheirCode(t *testing.T) {
 	b := newRig(t, redistest.Own(t))
 	code := func(script *script, want string, words ...string) {
@@ -249,7 +250,7 @@ func TestErrorsOfScriptsKeepTheirCode(t *testing.T) {
 		stat := regexp.MustCompile("errorstat_" + name + `:count=\d+`)
 		return stat.FindString(b.text("INFO", "errorstats"))
 	}
-	others := counted("ERR") // what the client asked at first, and the server did not know
+	others := counted("ERR") // commands the client tried at first, which the server did not know
 	code(extendScript, "NOGROUP", "2", b.k.Stream, b.k.Dead, "g", "c", "5-1", "m")
 	b.do("SET", b.k.Due, "not this")
 	enqueue := []string{"7", b.k.Due, b.k.Payload, b.k.Meta, b.k.Stream, b.k.Wake, b.k.Seen, b.k.Policy, "", "", "0", "m",
@@ -271,7 +272,8 @@ func TestErrorsOfScriptsKeepTheirCode(t *testing.T) {
 	redistest.Want(b, "keys", b.count(append([]string{"EXISTS"}, keysOf(b.k)...)...), 0)
 }
 
-// A time or window that does not parse once raised in the middle of a batch: what came before it was stored, and nobody was told.
+// Once a time or window that does not parse raised an error in the middle of a batch: the messages before it were
+// stored, and nobody was told.
 func TestEnqueueRefusesABatchWithABadTimeWhole(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, bad := range []Item{{ID: "bad"}, {ID: "bad", When: "soon"}, {ID: "bad", When: "nan"}, {ID: "bad", When: "+"},
@@ -318,7 +320,8 @@ func (b *rig) makeDueAll() {
 	b.do("ZUNIONSTORE", b.k.Due, "1", b.k.Due, "WEIGHTS", "0.0001")
 }
 
-// Without dedup a message replaces the one of its ID that is scheduled. One that was due at once did not: both were delivered.
+// Without dedup, a message replaces the scheduled one with its ID. A message that was due at once did not: both were
+// delivered.
 func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		later := Item{ID: "m", When: After(time.Hour), Payload: []byte("old"), Meta: `{"h:a":"old"}`, Dedup: Fresh}
@@ -336,7 +339,7 @@ func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 			{[][]Item{{later}, {now, later}}, "[m]", 1},
 			{[][]Item{{later}, {now, now}}, "[]", 2},
 			{[][]Item{{other}, {later}, {now}}, "[other]", 1},
-			{[][]Item{{later}, {now, other}}, "[other]", 1}, // beside one that is compared
+			{[][]Item{{later}, {now, other}}, "[other]", 1}, // together with one that is compared
 			{[][]Item{{later}, {later, other}}, "[m other]", 0},
 		} {
 			b := b.queue(fmt.Sprint("q", i))
@@ -357,7 +360,7 @@ func TestAFreshMessageReplacesTheScheduledOneAlsoWhenDue(t *testing.T) {
 	})
 }
 
-// A member that is no message ID belongs to a retry, or to something else that waits: nothing is written over it, whoever asks.
+// A member that is no message ID belongs to a retry, or to another waiting member: no call overwrites it.
 func TestEnqueueWritesOverNoRetry(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		member := "m" + Separator + "g" + Separator + "5-1"
@@ -372,8 +375,8 @@ func TestEnqueueWritesOverNoRetry(t *testing.T) {
 	})
 }
 
-// Tokens of calls and names of restored letters stand in one set, parted by a byte: a token that holds it, or is what parts them,
-// could be taken for another's, and messages for sent.
+// Tokens of calls and names of restored letters are in one set, separated by a byte. A token that contains the byte, or
+// equals the fixed name, could be taken for another's, and messages for sent.
 func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, name := range []string{"a" + Separator + "4", Separator, "dead"} {
@@ -386,7 +389,8 @@ func TestEnqueueRefusesTokensThatCouldBeOthers(t *testing.T) {
 	})
 }
 
-// One ID twice in a call: what the second one lacks is not left over from the first, and what it has stays.
+// One ID twice in a call: a field that the second message lacks is not left over from the first, and its own fields
+// stay.
 func TestTheLastMessageOfACallCounts(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		bare := Item{ID: "m", When: After(time.Hour), Dedup: Fresh}

@@ -10,7 +10,7 @@ local stream, group = KEYS[1], ARGV[1]
 local bad = wrong_type({stream, 'stream'})
 if bad then return bad end
 
-redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
+redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others
 local made = redis.pcall('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
 if made.err then
   if string.find(made.err, 'BUSYGROUP', 1, true) then return 0 end

@@ -9,10 +9,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Entry is a stream entry, a dead letter, or what a member of the schedule holds, as Go values.
+// Entry is a stream entry, a dead letter, or a scheduled message, as Go values.
 type Entry struct {
-	EntryID     string // ID in its stream; empty for what is only scheduled
-	ID          string // message ID; the entry ID where an entry of foreign make has none
+	EntryID     string // ID in its stream; empty for a scheduled message
+	ID          string // message ID; the entry ID if the entry has no field id
 	Payload     []byte
 	Headers     map[string]string // nil when there are none
 	Attempt     int               // from 1
@@ -28,12 +28,12 @@ type Entry struct {
 	Dead   time.Time
 	Entry  string // ID of the entry that failed
 
-	// Fields nobody knows, as they came.
+	// Unknown fields, unchanged.
 	Extra map[string]string
 }
 
-// ParseEntry reads the fields of an entry. It takes any bytes: what does not parse is left at its zero value (attempt at 1).
-// Payload shares its memory with the field, which must not be used any more.
+// ParseEntry reads the fields of an entry. It accepts any bytes: a value that does not parse leaves the zero value
+// (attempt: 1). Payload shares its memory with the field, which must not be used any more.
 func ParseEntry(entryID string, fields []FieldValue) Entry {
 	e := Entry{EntryID: entryID, ID: entryID, Attempt: 1}
 	for _, f := range fields {
@@ -42,7 +42,7 @@ func ParseEntry(entryID string, fields []FieldValue) Entry {
 	return e
 }
 
-// bytesOf returns the bytes of a string without a copy: replies are allocated one by one, and belong to whoever got them.
+// bytesOf returns the bytes of a string without a copy. Replies are allocated one by one, and belong to their receiver.
 func bytesOf(s string) []byte {
 	if s == "" {
 		return []byte{}

@@ -59,7 +59,7 @@ func TestParseEntryTakesAnything(t *testing.T) {
 	}
 }
 
-// FuzzParseEntry: any bytes are taken, no number is out of its range, and no field is lost.
+// FuzzParseEntry: any bytes are accepted, no number is out of its range, and no field is lost.
 func FuzzParseEntry(f *testing.F) {
 	f.Add("5-1", "id", "m", "attempt", "3")
 	f.Add("", "attempt", "99999999999999999999", "max_attempts", "99999999999999999999")
@@ -75,7 +75,7 @@ func FuzzParseEntry(f *testing.F) {
 			t.Errorf("id %q", e.ID)
 		}
 		_, _ = e.Due.String(), EntryTime(entryID).String()
-		for _, f := range fields(n1, v1, n2, v2)[1:] { // the last of two fields of one name counts
+		for _, f := range fields(n1, v1, n2, v2)[1:] { // of two fields with one name, the last one counts
 			if name, ok := strings.CutPrefix(f.Field, HeaderPrefix); ok && e.Headers[name] != f.Value {
 				t.Errorf("header %q is %q, want %q", name, e.Headers[name], f.Value)
 			}
@@ -101,7 +101,7 @@ func TestMetaRoundTrip(t *testing.T) {
 	}
 }
 
-// What drain would dead-letter, inspection must not show as sound.
+// Inspection must not show as sound a meta that drain would dead-letter.
 func TestDecodeMetaAgreesWithDrain(t *testing.T) {
 	for meta, sound := range map[string]bool{
 		`{}`: true, `{"h:a":"b"}`: true, ` {"color":"red"}`: true, `null`: false, `[]`: false, `"x"`: false, `5`: false,
@@ -113,7 +113,7 @@ func TestDecodeMetaAgreesWithDrain(t *testing.T) {
 	}
 }
 
-// FuzzDecodeMeta: whatever is called sound is an object of strings, and comes out as it went in.
+// FuzzDecodeMeta: a meta that is called sound is an object of strings, and decodes to the same strings.
 func FuzzDecodeMeta(f *testing.F) {
 	for _, seed := range []string{"", "{}", "null", `{"h:a":"b"}`, `{"h:a":null}`, `{"attempt":"99999999999999999999"}`,
 		"{\"h:\xff\":\"\"}", `{"id":"\u001f"}`, `{"payload":"x"}`} {

@@ -11,21 +11,22 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What callers branch on. Each is in the chain of an error that also names the script or command and the server's own words.
+// Errors for callers to branch on. Each is in the chain of an error that also has the name of the script or command,
+// and the server's own text.
 var (
 	// ErrFull: the server is at maxmemory and refused a write. Nothing of the call was done.
 	ErrFull = errors.New("redis is full")
-	// ErrWrongType: a key of the queue holds something else. Nothing of the call was done.
+	// ErrWrongType: a key of the queue has another type. Nothing of the call was done.
 	ErrWrongType = errors.New("a key holds the wrong type")
 	// ErrNoGroup: the consumer group or its stream is gone.
 	ErrNoGroup = errors.New("no such consumer group")
-	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas, moving the
-	// slot). A connection error leaves open whether the command was executed: see Ambiguous.
+	// ErrUnavailable: the server cannot take the command now (down, loading, read-only, busy, without its replicas,
+	// moving the slot). After a connection error it is open whether the command was executed: see Ambiguous.
 	ErrUnavailable = errors.New("redis is unavailable")
 	// ErrDenied: the ACL user may not do this, or the password is wrong.
 	ErrDenied = errors.New("redis denies access")
-	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the other does not
-	// speak TLS.
+	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the server
+	// does not speak TLS.
 	ErrUntrusted = errors.New("the TLS handshake with redis failed")
 	// ErrUnsupported: the server does not know a command that duestream needs.
 	ErrUnsupported = errors.New("redis server is unsupported")
@@ -47,7 +48,7 @@ var serverErrors = []struct {
 	{"unknown command", ErrUnsupported}, {"Unknown Redis command", ErrUnsupported},
 }
 
-// errPart: of a call that was made in parts, those before the one that failed were executed.
+// errPart: a call that was made in parts failed, and its earlier parts were executed.
 var errPart = errors.New("a part of the call was executed")
 
 type kindError struct {
@@ -82,7 +83,7 @@ func Classify(what string, err error) error {
 				return &kindError{what, c.kind, err}
 			}
 		}
-		// Some servers put the code of an inner command behind words of their own.
+		// Some servers put their own words before the code of an inner command.
 		for _, c := range serverErrors {
 			if strings.Contains(text, c.text) {
 				return &kindError{what, c.kind, err}
@@ -97,7 +98,7 @@ func Classify(what string, err error) error {
 	return &kindError{what, ErrUnavailable, err}
 }
 
-// untrusted reports a failed TLS handshake. With TLS 1.3 a server tells that it does not accept our certificate only after it.
+// untrusted reports a failed TLS handshake. With TLS 1.3, a server refuses our certificate only after the handshake.
 func untrusted(err error) bool {
 	var certificate *tls.CertificateVerificationError
 	var record tls.RecordHeaderError
@@ -106,14 +107,14 @@ func untrusted(err error) bool {
 		(op.Op == "remote error" || op.Op == "local error")
 }
 
-// Unsent reports whether there was no connection to send the call on, nor any part of it.
+// Unsent reports that no part of the call was sent, because there was no connection.
 func Unsent(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && !errors.Is(err, errPart)
 }
 
-// Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited for.
-// What was refused at the door, before Redis was asked, was not.
+// Ambiguous reports whether the call may have been executed although it failed: its reply was lost, or was not waited
+// for. Arguments that were refused before Redis was asked are not ambiguous.
 func Ambiguous(err error) bool {
 	if err == nil || errors.Is(err, ErrInvalid) {
 		return false
@@ -127,15 +128,15 @@ func Temporary(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// hinted is an error that says itself what an operator should check next.
+// hinted is an error with a hint of its own: what an operator should check next.
 type hinted struct{ text, hint string }
 
 func (e *hinted) Error() string { return e.text }
 
-// NewHinted returns a sentinel for which Hint answers with the hint given.
+// NewHinted returns a sentinel for which Hint returns the given hint.
 func NewHinted(text, hint string) error { return &hinted{text, hint} }
 
-// answers are what a server says that runs, and does not do what it is asked; and what to check next.
+// answers are the error codes of a server that is up but cannot serve the call, with what to check next.
 var answers = []struct{ code, hint string }{
 	{"TRYAGAIN", "a slot of the cluster is on its way to another server, which may last minutes; nothing is lost: try again"},
 	{"CLUSTERDOWN", "the cluster has no master for this slot: `redis-cli CLUSTER INFO` and `CLUSTER NODES` say which is away"},
@@ -147,7 +148,7 @@ var answers = []struct{ code, hint string }{
 	{"MISCONF", "the server refuses writes because it could not save: is the disk full? `redis-cli INFO persistence`"},
 }
 
-// Hint says what an operator should check next; "" when nobody knows.
+// Hint returns what an operator should check next; "" if nothing is known.
 func Hint(err error) string {
 	if known := (*hinted)(nil); errors.As(err, &known) {
 		return known.hint

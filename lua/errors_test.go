@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The words of real servers, as they arrive.
+// The error texts of real servers, as they arrive.
 func TestClassifyServerErrors(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for text, kind := range map[string]error{
@@ -103,7 +103,8 @@ func TestClassifyOtherErrors(t *testing.T) {
 	redistest.Want(t, "classified nil", Classify("x", rueidis.Nil), error(rueidis.Nil))
 }
 
-// What real servers answer to a real mistake: an old one's missing command, a user without rights, a lost connection.
+// The answers of real servers to real mistakes: an old server's missing command, a user without rights, a lost
+// connection.
 func TestErrorsOfRealServers(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newRig(t, s)
@@ -127,7 +128,7 @@ func TestErrorsOfRealServers(t *testing.T) {
 	})
 }
 
-// The reply is lost, the call was executed: the error must say that nobody knows.
+// The reply is lost, but the call was executed: the error must be ambiguous.
 func TestLostReplyIsAmbiguous(t *testing.T) {
 	s := redistest.Shared(t)
 	b := newRig(t, s)
@@ -145,7 +146,8 @@ func TestLostReplyIsAmbiguous(t *testing.T) {
 	wantList(t, "ready", ids(b.entries(b.k.Stream)), "first", "m")
 }
 
-// A dial error behind a part that was executed counted as a call that never left: what was cancelled by it was "not scheduled".
+// A dial error after an executed part counted as a call that was never sent: messages that it had cancelled were "not
+// scheduled".
 func TestACallOfWhichAPartWasSentIsNotUnsent(t *testing.T) {
 	t.Parallel()
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// exit is a way out of the pending list, and what its winner leaves behind.
+// exit is a way out of the pending list, with the state that its winner leaves behind.
 type exit struct {
 	name      string
 	action    Action // when it goes through Retry
@@ -59,8 +59,8 @@ func exits() []exit {
 	}
 }
 
-// Every pair of exits, one after the other on the same delivery: the first wins, the second is told and leaves no trace. Scripts
-// run one at a time, so these are all the interleavings there are.
+// Every pair of exits, one after the other on the same delivery: the first wins; the second is told so, and leaves no
+// trace. Scripts run one at a time, so these are all possible interleavings.
 func TestExitsAreGuarded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, first := range exits() {
@@ -80,7 +80,7 @@ func TestExitsAreGuarded(t *testing.T) {
 	})
 }
 
-// The same with all exits at once from connections of their own, on many entries.
+// The same with all exits at once, each over its own connection, on many entries.
 func TestExitsRacingAreWonOnce(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		var names []string
@@ -112,7 +112,8 @@ func TestExitsRacingAreWonOnce(t *testing.T) {
 	})
 }
 
-// After a failover an entry ID may stand for another message: the holder of the old one must not take the new one away.
+// After a failover an entry ID may stand for another message: the holder of the old message must not take the new one
+// away.
 func TestExitsCompareTheMessageID(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "new")[0]
@@ -133,7 +134,7 @@ func TestExitsCompareTheMessageID(t *testing.T) {
 	})
 }
 
-// A retry is for one group. Whatever any other group does with it, it is acknowledged and no more: retries cannot multiply.
+// A retry is for one group. Whatever another group does with it, there it is only acknowledged: retries cannot multiply.
 func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, x := range exits() {
@@ -157,8 +158,8 @@ func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
 	})
 }
 
-// Three groups that fail everything: once each retry went to all of them, six attempts made 729 dead letters from one message
-// (PITFALLS A1). Now every group has one chain.
+// Three groups fail every message. Once each retry went to all of them: six attempts made 729 dead letters from one
+// message (PITFALLS A1). Now every group has one chain of retries.
 func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		groups := []string{"a", "b", "c"}
@@ -199,8 +200,8 @@ func TestRetriesOfThreeFailingGroupsGrowLinearly(t *testing.T) {
 	})
 }
 
-// A call that settles, or changes, what is not there makes no key: not of a queue that was deleted, of a partition that never
-// was, nor of a name that somebody made up. A late dead letter left an empty stream behind.
+// A call that settles or changes something that does not exist creates no key: not for a deleted queue, an unknown
+// partition, or an invented name. A late dead letter left an empty stream behind.
 func TestCallsAboutNothingMakeNoKey(t *testing.T) {
 	creates := []*script{enqueueScript, enqueueFreshScript, ensureGroupScript, planScript, recurScript, runRecurrenceScript,
 		registerScript, heartbeatScript, configureScript, signalScript, takeScript, restoreScript}

@@ -7,21 +7,21 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Expired says what became of a member of the schedule that was to expire.
+// Expired is the result of Expire for one member of the schedule.
 type Expired int64
 
-// Answers of Expire.
+// Results of Expire.
 const (
 	ExpireNone   Expired = 0  // it is not scheduled
 	ExpireNow    Expired = 1  // the next drain makes a dead letter of it
-	ExpireBefore Expired = 2  // it was due, and had expired, before
-	ExpireNoRoom Expired = -1 // its meta has no room for an expiry: it is as it was
+	ExpireBefore Expired = 2  // it was due and had expired before the call
+	ExpireNoRoom Expired = -1 // its meta has no room for an expiry: nothing was changed
 )
 
 var expireScript = load("expire", []string{"due", "meta", "wake", "policy", "history", "turns"}, nil, []string{"member"})
 
-// Expire has members of the schedule expire now: none of them is delivered, and a bridge makes a dead letter of each, when it
-// drains the queue next. One round trip for each 1 MiB of metas, and of members.
+// Expire makes members of the schedule expire now. None of them is delivered: a bridge makes a dead letter of each,
+// when it next drains the queue. One round trip for each 1 MiB of metas, and of members.
 func Expire(ctx context.Context, c rueidis.Client, k Keys, members []string) ([]Expired, error) {
 	reply, err := inParts(members, func(members []string) ([]int64, error) {
 		n := fitting(members)
@@ -36,8 +36,8 @@ func Expire(ctx context.Context, c rueidis.Client, k Keys, members []string) ([]
 	return answers, err
 }
 
-// RescheduleEach is Reschedule for many members of the schedule, each by a script of its own, in one round trip: the server may
-// do other things between two of them. With an error some may have been moved.
+// RescheduleEach is Reschedule for many members of the schedule, in one round trip. Each has a script call of its own,
+// so the server may execute other commands between two of them. With an error, some may have been moved.
 func RescheduleEach(ctx context.Context, c rueidis.Client, k Keys, members []string, when []When) (moved []bool, err error) {
 	keys := rescheduleKeys(k)
 	cmds := make([]rueidis.Completed, len(members))

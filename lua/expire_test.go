@@ -18,8 +18,8 @@ func (b *rig) expire(members ...string) []Expired {
 	return out
 }
 
-// A message that was told to expire is delivered to nobody: drain makes a dead letter of it that can be redriven, as of one that
-// had expired by itself.
+// An expired message is delivered to nobody: drain makes a dead letter of it that can be redriven, as of one that
+// expired by itself.
 func TestExpiredMessagesBecomeDeadLetters(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -50,7 +50,7 @@ func TestExpiredMessagesBecomeDeadLetters(t *testing.T) {
 	})
 }
 
-// A retry that expires is a dead letter of the group that it was for, and of no other.
+// An expired retry becomes a dead letter of the group that it was for, and of no other.
 func TestExpiredRetryIsALetterOfItsGroup(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		held := b.deliver([]string{"g", "h"}, "m")[0]
@@ -64,7 +64,8 @@ func TestExpiredRetryIsALetterOfItsGroup(t *testing.T) {
 	})
 }
 
-// What cannot be read is due at once, and drain says what is wrong with it; what has no room for an expiry stays as it is.
+// A member that cannot be read becomes due at once, and drain reports what is wrong with it. A meta without room for an
+// expiry stays as it is.
 func TestOddMembersExpire(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -93,7 +94,7 @@ func TestOddMembersExpire(t *testing.T) {
 	})
 }
 
-// A queue that is paused keeps what expires until it goes on.
+// A paused queue keeps expired messages until it is resumed.
 func TestExpiredMessagesWaitWhileTheQueueIsHeld(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "m", When: After(time.Hour)})
@@ -105,7 +106,7 @@ func TestExpiredMessagesWaitWhileTheQueueIsHeld(t *testing.T) {
 	})
 }
 
-// Members whose metas are more than one call reads take several, and each has its answer.
+// Members with more bytes of meta than one call reads take several calls, and each gets its answer.
 func TestExpireGoesOnBehindItsBudget(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		var members []string
@@ -120,7 +121,8 @@ func TestExpireGoesOnBehindItsBudget(t *testing.T) {
 	})
 }
 
-// Several due times are moved in one request, each by a script of its own, also on a server that does not know it yet.
+// Several due times are changed in one request, each by its own script call, also on a server that does not know the
+// script yet.
 func TestRescheduleEach(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.enqueue(Item{ID: "a", When: After(time.Hour)}, Item{ID: "b", When: After(time.Hour)})

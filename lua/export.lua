@@ -1,14 +1,14 @@
--- export: reads a page of the schedule in the order of due time and member, with what each member holds, all of one moment.
+-- export: reads a page of the schedule in the order of due time and member: each member with its payload and meta, all of one moment.
 -- Uses: base
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
 -- KEYS[3] meta (hash)
--- ARGV[1] score (string, as an earlier page has it: that of its last member; '' = from the beginning)
--- ARGV[2] member (bytes: that member; it need not be there any more)
+-- ARGV[1] score (string: the score of the last member of the page before, as it was returned; '' = from the beginning)
+-- ARGV[2] member (bytes: that member; it need not exist any more)
 -- ARGV[3] limit (integer, members)
--- ARGV[4] max_bytes (integer: ends behind the member that reaches it)
+-- ARGV[4] max_bytes (integer: the page ends with the member that reaches it)
 -- Returns: per member four strings: member, score, payload, meta ('' = none)
--- Complexity: O(log n) + what is returned; O(log n · log m) when the member is gone, m = members with its score
+-- Complexity: O(log n) + the size of the reply; O(log n · log m) when the member is gone, m = members with its score
 -- If a command fails here: nothing is written.
 -- Run twice: harmless; nothing is written.
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]
@@ -25,7 +25,7 @@ local function follows(a, b)
   return #a > #b
 end
 
--- The rank behind (score, member). Members of one score are in the order of their bytes.
+-- The rank after (score, member). Members with one score are in the order of their bytes.
 local function next_rank()
   if score == '' then return 0 end
   local first, behind = redis.call('ZCOUNT', due, '-inf', '(' .. score), redis.call('ZCOUNT', due, '-inf', score)
@@ -39,7 +39,7 @@ local function next_rank()
 end
 
 local start, reply, bytes = next_rank(), {}, 0
-for at = start, start + limit - 1 do -- one by one: nobody can ask how long a member is
+for at = start, start + limit - 1 do -- one by one: no command tells how long a member is
   local found = bytes < max_bytes and redis.call('ZRANGE', due, at, at, 'WITHSCORES') or {}
   if not found[1] then break end
   local body, fields = redis.call('HGET', payload, found[1]) or '', redis.call('HGET', meta, found[1]) or ''

@@ -1,4 +1,4 @@
--- extend: starts the visibility timeout of a consumer's entries anew, and tells which are no longer its own.
+-- extend: restarts the visibility timeout of a consumer's entries, and returns which of them it has lost.
 -- Uses: base history entry exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] dead (stream)
@@ -6,10 +6,10 @@
 -- KEYS[4] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
--- ARGV[3...] entry, id (entry ID, behind which may stand how idle it is then, ms; message ID, for the dead letter of an entry whose body someone deleted)
+-- ARGV[3...] entry, id (entry ID, which may be followed by a space and the idle time to set, ms; message ID, for the dead letter of an entry that was deleted)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended too, but the message is not to be done any more, and every exit ends it
--- Complexity: O(log n) per entry; of cancelled ones it reads 1 MiB and one entry more at most
+-- Returns: per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended, too, but the message needs no more work, and every exit ends it
+-- Complexity: O(log n) per entry; of cancelled entries it reads 1 MiB and one entry more at most
 -- If a command fails here: some entries are extended, the others not.
 -- Run twice: harmless.
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
@@ -18,12 +18,13 @@ local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream'})
 if bad then return bad end
 
-redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
+redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others
 local now = now_ms()
 -- Everything is known before the first write.
 local reply, bytes = {}, 0
 
--- Extends an entry that was cancelled, so that its key waits for who holds it. One whose body is gone cannot be claimed: that would end it.
+-- Extends a cancelled entry, so that its key waits for the consumer that holds it. An entry that was deleted is not
+-- claimed: the claim would remove it from the pending list.
 local function extend_cancelled(entry, idle)
   local one = bytes < MOST_BYTES and redis.call('XRANGE', stream, entry, entry)[1]
   if not one then return end
@@ -40,7 +41,8 @@ for i = 3, #ARGV, 2 do
     extended = 2
     extend_cancelled(entry, idle == '' and 0 or idle)
   elseif own[1] then
-    -- JUSTID leaves the delivery counter alone. An entry without a body is dropped from the pending list and not named.
+    -- JUSTID does not change the delivery counter. XCLAIM drops an entry that was deleted from the pending list, and
+    -- does not return it.
     extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', idle == '' and 0 or idle, 'JUSTID')
     if extended == 0 then
       bury({dead = dead, stream = stream, story = story}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)

@@ -30,10 +30,10 @@ func (f *fcaller) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRe
 	return f.Client.Do(ctx, cmd)
 }
 
-// loaded has, for each server that has the library, the one load of it.
+// loaded holds, for each server with the library, its single load.
 var loaded sync.Map
 
-// functionsBySHA are the names of the functions, by the script whose work they do.
+// functionsBySHA holds the names of the functions, by the script that does their work.
 var functionsBySHA = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
 	for _, f := range Functions() {
@@ -46,7 +46,7 @@ var functionsBySHA = sync.OnceValue(func() map[string]string {
 	return names
 })
 
-// newFcallRig is a rig whose calls of published scripts go through the functions library.
+// newFcallRig returns a rig that calls published scripts through the functions library.
 func newFcallRig(t *testing.T, s *redistest.Server) *rig {
 	b := newRig(t, s)
 	load, _ := loaded.LoadOrStore(s, sync.OnceValue(func() error {
@@ -61,7 +61,7 @@ func newFcallRig(t *testing.T, s *redistest.Server) *rig {
 	return b
 }
 
-// again is a rig of its own on the same server, with a connection of its own.
+// again returns another rig on the same server, with its own connection.
 func (b *rig) again() *rig {
 	if b.fcall {
 		return newFcallRig(b.T, b.s)

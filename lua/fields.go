@@ -20,18 +20,18 @@ const (
 	// FieldHandlerTimeout: decimal ms; how long a handler of the message may take; when set on the message.
 	FieldHandlerTimeout = "handler_timeout_ms"
 
-	// FieldLastTrace: traceparent of the last attempt that told one, of the group that a retry or dead letter is of.
+	// FieldLastTrace: traceparent of the last attempt with one, in the group of the retry or dead letter.
 	FieldLastTrace = "last_trace"
 
-	// FieldFirstDue: decimal Unix ms, when a retry or dead letter was due first; where its age is limited.
+	// FieldFirstDue: decimal Unix ms; when a retry or dead letter was first due; present if its age is limited.
 	FieldFirstDue = "first_due_ms"
 
-	// FieldOverlap: "skip"; of the messages of a recurrence that must not overlap. The retry of it that a group has is found by
-	// its ID.
+	// FieldOverlap: "skip"; on messages of a recurrence that must not overlap. A group's retry of such a message has a
+	// name that follows from the message's ID.
 	FieldOverlap = "overlap"
 
-	FieldSnoozes = "snoozes" // decimal; how often a retry was snoozed, where it was
-	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed, where that is no failed attempt
+	FieldSnoozes = "snoozes" // decimal; how often a retry was snoozed; absent = never
+	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed, if a reclaim is no failed attempt
 
 	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
 	FieldReason = "reason"  // dead letters: one of the Reason constants
@@ -43,20 +43,20 @@ const (
 
 // Why a message was dead-lettered. A program that calls the scripts may give reasons of its own.
 const (
-	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as it may
-	ReasonMaxSnoozes        = "max_snoozes"        // snoozed more often than it may be
-	ReasonCrashes           = "crashes"            // abandoned as often as it may be, where that is no failed attempt
+	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as allowed
+	ReasonMaxSnoozes        = "max_snoozes"        // snoozed more often than allowed
+	ReasonCrashes           = "crashes"            // reclaimed as often as allowed, if a reclaim is no failed attempt
 	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
 	ReasonRetryFor          = "retry_for"          // too old for its next attempt
-	ReasonHandlerTimeout    = "handler_timeout"    // its last attempt took longer than its handler may
-	ReasonVisibilityTimeout = "visibility_timeout" // abandoned as often as it may be
+	ReasonHandlerTimeout    = "handler_timeout"    // its last attempt took longer than the handler timeout
+	ReasonVisibilityTimeout = "visibility_timeout" // reclaimed as often as attempts are allowed
 	ReasonExpired           = "expired"            // due, or due again, after its expiry
 	ReasonGroupGone         = "group_gone"         // due for a group that the stream does not have (any more)
-	ReasonMalformed         = "malformed"          // what was found could not be delivered
+	ReasonMalformed         = "malformed"          // it cannot be delivered as it is
 	ReasonBodyLost          = "body_lost"          // someone deleted the entry while it was pending
 )
 
-// Reasons returns all of them.
+// Reasons returns all reasons.
 func Reasons() []string {
 	return []string{
 		ReasonMaxAttempts, ReasonHandlerTimeout, ReasonRetryFor, ReasonMaxSnoozes, ReasonCrashes, ReasonDeadLetter,
@@ -64,6 +64,6 @@ func Reasons() []string {
 	}
 }
 
-// ReclaimConsumer is the consumer through whose name abandoned entries pass. It exists for the time of a reclaim only,
-// unless an entry could not be moved.
+// ReclaimConsumer is the consumer name under which Reclaim claims entries. It exists only during a reclaim, unless an
+// entry could not be moved.
 const ReclaimConsumer = "duestream-reclaim"

@@ -1,11 +1,11 @@
--- find_unfinished: looks whether anything is left of messages that carry the field overlap: scheduled, retried, imported, or an entry that a group has not acknowledged.
+-- find_unfinished: looks whether any of some messages with the field overlap is unfinished: scheduled, retried, imported, or in an entry that a group has not acknowledged.
 -- Uses: base free
 -- KEYS[1] due (zset)
 -- KEYS[2] stream (stream)
--- ARGV[1] cursor (entry ID from which no entry was looked at yet; '0-0' at first)
+-- ARGV[1] cursor (entry ID to go on from; '0-0' at first)
 -- ARGV[2] limit (integer, entries to look at)
--- ARGV[3...] id, entries (string; the entries that earlier calls have found of it, with spaces)
--- Returns: verdict (1 = something is left, 0 = nothing is, 2 = there are more entries to look at), the next cursor, and of each entry that was found: id, entry
+-- ARGV[3...] id, entries (string; the entries that earlier calls have found with this ID, separated by spaces)
+-- Returns: verdict (1 = a message is unfinished, 0 = none is, 2 = there are more entries to look at), the next cursor, and for each entry that was found: id, entry
 -- Complexity: O(limit + IDs × (groups + their entries)); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.
@@ -22,7 +22,7 @@ local function holds(group, entry)
   return group.pending > 0 and redis.call('XPENDING', stream, group.name, entry, entry, 1)[1]
 end
 
--- Whether a group that an entry is for has not acknowledged it. An entry that nobody reads is left.
+-- Whether a group that the entry is for has not acknowledged it. Without groups, every entry is needed.
 local function is_needed(entry, only)
   for _, group in ipairs(groups) do
     if not only or only == '' or only == group.name then
@@ -32,7 +32,8 @@ local function is_needed(entry, only)
   return #groups == 0
 end
 
--- Whether a group holds an entry that was deleted: a message that was cancelled for all groups is still worked on there.
+-- Whether a group holds an entry that was deleted: its consumer may still work on a message that was cancelled for all
+-- groups.
 local function is_held(entry)
   for _, group in ipairs(groups) do
     if holds(group, entry) then return true end
@@ -46,8 +47,8 @@ local function fields_of(one)
   return fields
 end
 
--- Whether anything is left of a message. Each group has one retry of it at most, and one imported entry, whose names are known; an entry that was
--- exported from a stream without groups is for none.
+-- Whether a message is unfinished. Each group has at most one retry and one imported entry of it, whose names are
+-- known. An entry that was exported from a stream without groups is for no group.
 local function is_left(id, entries)
   if redis.call('ZSCORE', due, id) or redis.call('ZSCORE', due, id .. SEP .. SEP .. 'ready:0-0') then return true end
   for _, group in ipairs(groups) do

@@ -13,14 +13,14 @@ import (
 // set writes settings of the policy.
 func (b *rig) set(values ...string) { b.do(append([]string{"HSET", b.k.Policy}, values...)...) }
 
-// overdue schedules messages that are due, by plain commands.
+// overdue schedules due messages with plain commands.
 func (b *rig) overdue(prefix string, n int) {
 	for i := range n {
 		b.do("ZADD", b.k.Due, strconv.Itoa(1000+i), fmt.Sprintf("%s%04d", prefix, i))
 	}
 }
 
-// A release rate lets a burst pass, then one message each time that a token comes, and says when the next one does.
+// With a release rate, drain lets a burst pass, then one message for each token, and returns when the next token comes.
 func TestDrainKeepsTheRate(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestDrainKeepsTheRate(t *testing.T) {
 	})
 }
 
-// However often a queue is drained, no more becomes ready than the burst and the rate say.
+// However often a queue is drained, no more messages become ready than burst and rate allow.
 func TestRateHoldsOverTime(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.overdue("m", 2000)
@@ -74,7 +74,8 @@ func TestRateHoldsOverTime(t *testing.T) {
 	})
 }
 
-// The clock of a server may be set back, and whoever looks in the key may write into it: the queue goes on, at its rate.
+// The clock of a server may be set back, and other clients may write any value into the key: the queue goes on, at its
+// rate.
 func TestRateSurvivesWhateverItsBucketSays(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.overdue("m", 100)
@@ -103,7 +104,7 @@ func TestRateSurvivesWhateverItsBucketSays(t *testing.T) {
 	})
 }
 
-// What a policy says that is no rate is none: settings that cannot be read count as not set.
+// Invalid rates and limits in a policy count as not set.
 func TestSettingsThatAreNoneLimitNothing(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, rate := range []string{"0", "-1", "", "many", "5/d", "5/", "/s", "1.5", "1e3", "9999999", "05", "5 /s",
@@ -120,7 +121,7 @@ func TestSettingsThatAreNoneLimitNothing(t *testing.T) {
 	})
 }
 
-// Dead letters that a drain makes use up nothing of the rate.
+// Dead letters that a drain makes use no tokens.
 func TestDeadLettersUseNoTokens(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.overdue("m", 6)
@@ -133,7 +134,8 @@ func TestDeadLettersUseNoTokens(t *testing.T) {
 	})
 }
 
-// Retries use the rate as others do, unless the policy frees them: then they pass also what waits before them.
+// Retries use tokens as other messages do, unless the policy frees them: then they also pass messages that are held
+// back.
 func TestRetriesUseTheRateUnlessFreed(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -153,7 +155,8 @@ func TestRetriesUseTheRateUnlessFreed(t *testing.T) {
 	})
 }
 
-// A ready limit holds back what the slowest group would not be given yet; what groups have been given does not count.
+// A ready limit holds back messages that the slowest group could not be given yet. Entries that the groups have been
+// given do not count.
 func TestDrainKeepsTheReadyLimit(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.overdue("m", 30)
@@ -172,7 +175,7 @@ func TestDrainKeepsTheReadyLimit(t *testing.T) {
 		read("g", 100)
 		read("h", 100)
 		redistest.Want(b, "all to both", b.drain(100).Moved, 5)
-		for _, group := range []string{"g", "h"} { // each holds what the other has done with
+		for _, group := range []string{"g", "h"} { // each holds entries that the other has acknowledged
 			read(group, 100)
 			for i, e := range b.entries(b.k.Stream) {
 				if (i%2 == 0) == (group == "g") {
@@ -196,7 +199,7 @@ func TestDrainKeepsTheReadyLimit(t *testing.T) {
 	})
 }
 
-// A group that nobody serves holds the queue back, but not the retries of others.
+// A group without workers holds the queue back, but not the retries of other groups.
 func TestRetriesPassTheReadyLimit(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "nobody")
@@ -220,7 +223,7 @@ func TestRetriesPassTheReadyLimit(t *testing.T) {
 	})
 }
 
-// What is due at once does not pass by a drain that keeps a rate or a limit.
+// A message that is due at once does not bypass a drain that keeps a rate or a limit.
 func TestMessagesDueAtOnceKeepTheRate(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, setting := range []string{"rate", "ready_limit"} {
@@ -232,7 +235,7 @@ func TestMessagesDueAtOnceKeepTheRate(t *testing.T) {
 	})
 }
 
-// How late a drain was leaves out what the rate had messages wait: an alert on lateness is about the bridge.
+// The lateness of a drain leaves out the delay by the rate: an alert on lateness is about the bridge.
 func TestLatenessLeavesOutWhatTheRateHeld(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		at := b.now() - 60_000

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What clients of another make get wrong is refused before anything is done, and named: an action that is misspelt is no retry,
-// and a number that is none does not raise in the middle.
+// Mistakes of clients in other languages are refused before anything is done, and named: a misspelt action is not taken
+// for a retry, and an invalid number raises no error in the middle.
 func TestWhatOtherClientsGetWrongIsRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fixture()

@@ -11,9 +11,6 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Whatever is acknowledged together, in whatever order: no entry goes while a group has not been given it or holds it, and none
-// stays that all have acknowledged, but for those behind one that is held. Batches of every size are freed, by name and by a
-// trim.
 func TestAckFreesWhatNoGroupNeeds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -98,7 +95,7 @@ func ackRandomly(b *rig, random *rand.Rand, groups []string, n int) {
 			}
 		}
 	}
-	// what a trim left over is less than a node, or behind one that was held
+	// entries that a trim left are less than a node, or behind one that was held
 	for i := 0; i < 20 && b.count("XLEN", b.k.Stream) > 0; i++ {
 		if _, err := Trim(b.ctx, b.c, b.k, "", 1000, 1<<20); err != nil {
 			b.Fatal(err)
@@ -107,7 +104,7 @@ func ackRandomly(b *rig, random *rand.Rand, groups []string, n int) {
 	redistest.Want(b, fmt.Sprint("entries left of ", n, " in ", len(groups), " groups"), b.count("XLEN", b.k.Stream), 0)
 }
 
-// The last acknowledgement leaves no more behind than one node, without any trim.
+// Without any trim, the last acknowledgement leaves at most one node.
 func TestAckLeavesAtMostANode(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("XGROUP", "CREATE", b.k.Stream, "g", "0", "MKSTREAM")
@@ -137,8 +134,8 @@ func heldBy(entries []Entry) (held []Held) {
 	return held
 }
 
-// What other groups still hold goes with a later call, unless it lies behind an entry that stays pending: that may be for an
-// hour, and then each is looked at.
+// Entries that other groups still hold are freed by a later call, unless they lie behind an entry that stays pending.
+// That may last for an hour, so then each entry is looked at.
 func TestAckBehindAHeldEntryFrees(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G9: at maxmemory only enqueue is refused, whole, with a typed error. Everything that delivers, acknowledges, heals or frees
-// goes on.
+// G9: at maxmemory only the calls that take in new data are refused, each as a whole, with a typed error: see takesIn.
+// All calls that deliver, acknowledge, repair or free go on.
 func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 	t.Run("own", func(t *testing.T) {
 		b := newRig(t, redistest.Own(t, "--maxmemory", "12mb", "--maxmemory-policy", "noeviction"))
@@ -53,7 +53,7 @@ func TestFullServerRefusesOnlyEnqueue(t *testing.T) {
 	})
 }
 
-// fullServer runs every call on a server that refuses writes, each on a queue of its own with something to act on.
+// fullServer runs every call on a server that refuses writes, each on its own queue with something to act on.
 func (b *rig) fullServer() {
 	b.Helper()
 	queues := map[string]*rig{}
@@ -95,7 +95,7 @@ func (b *rig) fullServer() {
 			b.Fatalf("a refused enqueue changed %s:\n%s\n%s", key, before[key], now)
 		}
 	}
-	same := map[string]bool{ // change nothing that dump shows; enqueue_fresh deletes what its caller wrote
+	same := map[string]bool{ // these change nothing that dump shows; enqueue_fresh deletes what its caller wrote
 		"enqueue": true, "restore": true, "export": true, "survey": true, "find_orphans": true, "find_lost": true,
 		"versions":        true,
 		"find_unfinished": true, "recur": true, "plan": true, "run_recurrence": true,

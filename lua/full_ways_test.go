@@ -9,10 +9,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// takesIn names the scripts that store what is new: a full server refuses these, and no others.
+// takesIn names the scripts that store new data: a full server refuses these, and no others.
 var takesIn = []*script{enqueueScript, enqueueFreshScript, restoreScript, recurScript, planScript, runRecurrenceScript}
 
-// fullWay is a way through a script that begins with another write than the call in the table of calls.
+// fullWay is a way through a script whose first write differs from that of the call in the table of calls.
 type fullWay struct {
 	script *script
 	name   string
@@ -20,7 +20,8 @@ type fullWay struct {
 	run    func(b *rig) error
 }
 
-// fullWays lists them: a script that opens a full server in one branch only would stop there.
+// fullWays lists these ways. On a full server a script must begin with a write that frees or changes nothing, in every
+// branch.
 func fullWays() []fullWay {
 	bucket := func(b *rig) string { return b.g.Bucket("b") }
 	taken := func(b *rig) {
@@ -167,8 +168,8 @@ func fullWays() []fullWay {
 	}
 }
 
-// A script opens a full server whatever it does first: what paces push targets did so in none of its branches, so that a
-// target with a rate stood still for as long as memory was full.
+// A full server accepts a script whatever its first write is. The script that paces push targets had no such write in
+// any branch, so a target with a rate stood still for as long as memory was full.
 func TestFullServerRefusesNoWayThroughAScript(t *testing.T) {
 	t.Run("own", func(t *testing.T) { newRig(t, redistest.Own(t)).fullWays() })
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {

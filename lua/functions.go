@@ -12,10 +12,10 @@ const FunctionsName = "duestream"
 
 const versionFunction = FunctionsName + "_version"
 
-// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after them any
-// number of Each; its reply is that of the script it is made of. With More behind Keys the call is told in the queue's history,
-// if that is kept: then its last argument is the name of who calls. With Later behind these the message also leaves the line of
-// its key.
+// Function is one function of the library, for any client that can FCALL. It takes all of Keys, all of Args, and after
+// them any number of Each; its reply is that of its script. With More after Keys, the queue's history records the call,
+// if it is kept: then the last argument is the actor. With Later after these, the message also leaves the line of its
+// key.
 type Function struct {
 	Name    string   `json:"name"`
 	Does    string   `json:"does"`
@@ -33,7 +33,7 @@ type Function struct {
 	former []formerCall // shapes of calls that earlier releases documented
 }
 
-// formerCall is the shape of a call that an earlier release documented: the library takes it for ever.
+// formerCall is the shape of a call that an earlier release documented: the library accepts it for ever.
 type formerCall struct{ keys, each []string }
 
 // formerRedrive is a call of duestream_redrive before letters could go to another group.
@@ -42,7 +42,7 @@ var formerRedrive = formerCall{
 	each: []string{"letter", "when", "edited", "payload", "fields"},
 }
 
-// formerCalls returns the former shapes of a call. The first keys behind those of the table were policy and history alone.
+// formerCalls returns the former shapes of a call. At first, only policy and history followed the keys of the table.
 func (f Function) formerCalls() (calls []formerCall) {
 	if f.Name == FunctionsName+"_redrive" {
 		calls = append(calls, formerRedrive)
@@ -54,7 +54,7 @@ func (f Function) formerCalls() (calls []formerCall) {
 	return calls
 }
 
-// Functions returns the functions of the library but for its version.
+// Functions returns the functions of the library, without the one that tells its version.
 func Functions() []Function {
 	letters, releases := *retryScript, *retryScript // with the keys of the script that does their work
 	letters.args, letters.each = []string{"group"}, []string{"entry", "id", "error"}
@@ -76,7 +76,7 @@ func Functions() []Function {
 			if s == ackScript {
 				n = 1
 			}
-			if s == enqueueScript { // which cannot do without a policy
+			if s == enqueueScript { // it always needs a policy
 				n++
 			}
 			f.Keys, f.More = f.Keys[:n], f.Keys[n:]
@@ -109,8 +109,8 @@ var (
 	returnsLine = regexp.MustCompile(`(?m)^-- Returns: (.*)$`)
 )
 
-// FunctionsLibrary returns the library as the server takes it by FUNCTION LOAD: the files of lib that its scripts use, each once
-// and with its comments, then each script as a function, so that there is one source of both. The release is only carried along.
+// FunctionsLibrary returns the library for FUNCTION LOAD: the files of lib that its scripts use, each once and with its
+// comments, then each script as a function. So scripts and functions have one source. release only appears in it.
 func FunctionsLibrary(release string) string { return functionsLibrary(release, Level) }
 
 func functionsLibrary(release string, level int) string {
@@ -126,10 +126,10 @@ func functionsLibrary(release string, level int) string {
 	return b.String()
 }
 
-// FunctionsSource returns a hash of what the library does. Two with the same one differ in comments at most.
+// FunctionsSource returns a hash of the library's code. Libraries with the same hash differ at most in comments.
 func FunctionsSource() string { return sha1Hex(stripComments(functionsBody()))[:12] }
 
-// cleanRelease keeps of a release what cannot end the Lua string it stands in.
+// cleanRelease replaces the characters of a release that could end the Lua string around it.
 func cleanRelease(release string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._+-", r) {
@@ -165,7 +165,8 @@ func functionsBody() string {
 	return b.String()
 }
 
-// functionLibs returns the files of lib that functions use, each after those it needs: the order in which the scripts name them.
+// functionLibs returns the files of lib that functions use, each after those it needs: in the order in which the
+// scripts name them.
 func functionLibs(functions []Function) (libs []string) {
 	for _, f := range functions {
 		for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(f.file))[1]) {

@@ -15,14 +15,14 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// names that everybody may rely on: docs/PROTOCOL.md, section 17.
+// The names that everybody may rely on: docs/PROTOCOL.md, section 17.
 var functionNames = []string{
 	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
 }
 
-// The library states of each function what the header of its script says, and is made of all files it needs, each once.
+// The library says the same of each function as the header of its script, and contains all files it needs, each once.
 func TestFunctionsAreTheirScripts(t *testing.T) {
 	text := FunctionsLibrary("v1.2.3")
 	var names []string
@@ -50,7 +50,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 			}
 		}
 		last := -1
-		for _, lib := range h.uses { // the scripts are tried with this order of their files
+		for _, lib := range h.uses { // the scripts are tested with this order of their files
 			at := slices.Index(libs, lib)
 			if at <= last {
 				t.Errorf("%s needs its files in the order %v, the library has %v", f.Name, h.uses, libs)
@@ -73,7 +73,7 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 	}
 }
 
-// The table of docs/PROTOCOL.md, section 17, is the functions as they are, and every argument is explained there.
+// The table in docs/PROTOCOL.md, section 17, lists the functions as they are, and explains every argument.
 func TestFunctionsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/PROTOCOL.md")
 	if err != nil {
@@ -105,8 +105,8 @@ func TestFunctionsAreDocumented(t *testing.T) {
 	}
 }
 
-// In a script a file sees those before it; in the library all are there. A name that two of them have would be one in a script,
-// and the other in the library.
+// In a script a file sees only the files before it; in the library it sees all. A name used in two files would mean one
+// thing in a script, and another in the library.
 func TestLibraryFilesShareNoName(t *testing.T) {
 	owner := map[string]string{}
 	local := regexp.MustCompile(`(?m)^local (?:function (\w+)|([\w, ]+?) *(?:=|$))`)
@@ -132,7 +132,7 @@ func TestLibraryFilesShareNoName(t *testing.T) {
 	}
 }
 
-// The other tests of the contract run through functions as well: they do call them.
+// The other tests of the contract really call the functions.
 func TestContractIsTestedThroughFunctions(t *testing.T) {
 	b := newFcallRig(t, redistest.Shared(t))
 	b.fixture()
@@ -143,13 +143,13 @@ func TestContractIsTestedThroughFunctions(t *testing.T) {
 	}
 	sent := b.c.(*fcaller).sent
 	for _, name := range functionNames {
-		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" { // which no script is called like
+		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" { // these are no scripts of their own
 			t.Errorf("%s is not called", name)
 		}
 	}
 }
 
-// functionExits are the two functions that are no scripts of their own, and the calls of retry that they stand for.
+// functionExits are the two functions without a script of their own, and the calls of retry that they stand for.
 var functionExits = []struct {
 	function string
 	args     func(entry, id string) []string
@@ -208,7 +208,7 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 	})
 }
 
-// left is what is stored, without times and IDs that the server chose.
+// left returns what is stored, without times and IDs that the server chose.
 func (b *rig) left() string {
 	b.Helper()
 	var s strings.Builder
@@ -242,7 +242,7 @@ func (b *rig) left() string {
 	return s.String()
 }
 
-// A call with too few or too many keys or arguments is refused, says what belongs there, and changes nothing.
+// A call with too few or too many keys or arguments is refused with a text of what belongs there, and changes nothing.
 func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newFcallRig(t, s)
@@ -285,8 +285,8 @@ func TestFunctionsRefuseWhatDoesNotFit(t *testing.T) {
 	})
 }
 
-// A client of before, which gives only the keys that the table names, meets no error of Lua: a check of rights once asked for a
-// key that such a call does not have.
+// An older client, which gives only the keys of the table, meets no Lua error. Once a check of rights asked for a key
+// that such a call does not have.
 func TestFunctionsDoWithoutTheKeysOfLater(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newFcallRig(t, s)
@@ -305,7 +305,7 @@ func TestFunctionsDoWithoutTheKeysOfLater(t *testing.T) {
 	})
 }
 
-// formerCalls are shapes of calls that a release documented once: keys, and how many arguments one item has.
+// formerCalls are shapes of calls that a former release documented: the keys, and the number of arguments of an item.
 var formerCalls = []struct {
 	function string
 	keys     string
@@ -324,7 +324,7 @@ var formerCalls = []struct {
 	{"extend", "stream dead policy history", 2, 2},
 }
 
-// A later library takes what an earlier one took: calls with the keys and arguments that a release before this one documented.
+// A later library accepts the calls of an earlier one, with the keys and arguments that a former release documented.
 func TestFunctionsTakeFormerCalls(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newFcallRig(t, s)
@@ -365,8 +365,8 @@ func TestFunctionsTakeFormerCalls(t *testing.T) {
 	})
 }
 
-// A full server refuses schedule whole, also a call that would have written nothing, and runs all others:
-// TestFullServerRefusesOnlyEnqueue through functions, and here the two that have no script.
+// A full server refuses schedule as a whole, even a call that would have written nothing, and runs all other functions.
+// TestFullServerRefusesOnlyEnqueue tests these through functions; the two without a script are tested here.
 func TestFullServerRunsFunctions(t *testing.T) {
 	b := newFcallRig(t, redistest.Own(t))
 	e := b.deliver([]string{"g"}, "a", "b")

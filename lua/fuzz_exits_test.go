@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// wayOut is an exit from the pending list, with what it makes of the entry by the reference below.
+// wayOut is an exit from the pending list, with its parameters for the reference below.
 type wayOut struct {
 	name   string
 	max    int // attempts by policy
@@ -52,7 +52,7 @@ func throughReclaim(attempts int) func(b *rig, entry string) (Outcome, error) {
 	}
 }
 
-// predicted is what an exit must make of an entry, decided without any code of the product.
+// predicted is the result that an exit must have, computed without any code of the product.
 type predicted struct {
 	outcome Outcome
 	letter  map[string]string // Buried: the dead letter, without dead_ms; without error when it is malformed
@@ -61,7 +61,7 @@ type predicted struct {
 
 func predict(entryID string, list []FieldValue, w wayOut) predicted {
 	fields, odd := map[string]string{}, false
-	for _, f := range list { // of two fields of one name the last counts
+	for _, f := range list { // of two fields with one name, the last one counts
 		fields[f.Field] = f.Value
 	}
 	if to := fields[FieldFor]; to != "" && to != "g" {
@@ -142,9 +142,9 @@ var exitSeeds = [][]string{
 	{"h:b", strings.Repeat("\xff", 64<<10)},
 }
 
-// FuzzEntryThroughExits: an entry with any fields leaves the pending list by each exit as predicted: it is scheduled again with
-// all it held, or in a dead letter with all it held, or was for another group; the entry behind it goes its own way; and a
-// redrive brings the dead letter back.
+// FuzzEntryThroughExits: an entry with any fields leaves the pending list by each exit as predicted. It is scheduled
+// again with its whole content, is a dead letter with its whole content, or was for another group. The entry after it
+// is not affected, and a redrive brings the dead letter back.
 func FuzzEntryThroughExits(f *testing.F) {
 	for i, s := range exitSeeds {
 		for exit := range waysOut {
@@ -217,7 +217,7 @@ func checkExit(b *rig, w wayOut, list []FieldValue) {
 	b.redriveAll()
 }
 
-// wantLetter compares a dead letter but for its time, and for the words in which a malformed one says why.
+// wantLetter compares a dead letter, except its time and the error text of a malformed one.
 func (b *rig) wantLetter(list []FieldValue, wanted map[string]string) {
 	b.Helper()
 	got := map[string]string{}
@@ -229,7 +229,7 @@ func (b *rig) wantLetter(list []FieldValue, wanted map[string]string) {
 	b.wantFields(got, wanted)
 }
 
-// wantDelivery expects what a drain must make of a retry with this meta.
+// wantDelivery expects the result of a drain of a retry with this meta.
 func (b *rig) wantDelivery(meta map[string]string, payload string) {
 	b.Helper()
 	switch sound := soundMeta("", meta); {
@@ -254,8 +254,8 @@ func (b *rig) wantDelivery(meta map[string]string, payload string) {
 	}
 }
 
-// redriveAll brings the dead letter back, if there is one: it is scheduled, for its group and with its payload, and delivered
-// with what can be carried; a letter without a payload asks for one.
+// redriveAll redrives the dead letter, if there is one: it is scheduled for its group with its payload, and delivered
+// with all fields that can be carried. A letter without a payload asks for one.
 func (b *rig) redriveAll() {
 	b.Helper()
 	letters := b.raw(b.k.Dead)
@@ -302,7 +302,7 @@ func (b *rig) redriveAll() {
 		}
 		if !utf8.ValidString(value) {
 			if _, taken := old["b64:"+name]; taken {
-				continue // there is no name for it; the operator saw it in the letter
+				continue // its name cannot be encoded; the operator saw it in the letter
 			}
 			name, value = "b64:"+name, base64.StdEncoding.EncodeToString([]byte(value))
 		}
@@ -310,7 +310,7 @@ func (b *rig) redriveAll() {
 	}
 }
 
-// ours are the fields that a redrive makes anew or has no use for.
+// ours are the fields that a redrive writes anew or drops.
 var ours = map[string]bool{
 	FieldID: true, FieldPayload: true, FieldAttempt: true, FieldDue: true, FieldExpires: true, FieldFor: true, FieldError: true,
 	FieldGroup: true, FieldReason: true, FieldDead: true, FieldEntry: true, FieldMeta: true, FieldRaw: true,

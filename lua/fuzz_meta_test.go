@@ -13,16 +13,16 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// readMeta reads a JSON object of strings without any code of the product: with Go's decoder, token by token. Control characters
-// inside of strings are let through as the scripts' decoder does; they are escaped before, which changes nothing else. A field
-// that comes twice counts as it came last.
+// readMeta reads a JSON object of strings without any code of the product: with Go's decoder, token by token. Control
+// characters inside strings are accepted, as by the scripts' decoder; they are escaped first, which changes nothing
+// else. Of two fields with one name, the last one counts.
 func readMeta(meta string) (fields map[string]string, ok bool) {
 	if len(meta) > 512<<10 || !utf8.ValidString(meta) || strings.Contains(meta, "\x00") || halfCharacter(meta) {
 		return nil, false
 	}
 	meta = escapeControls(meta)
 	dec := json.NewDecoder(strings.NewReader(meta))
-	dec.UseNumber() // nothing is lost to a number's range
+	dec.UseNumber() // no number loses digits
 	if open, _ := dec.Token(); open != json.Delim('{') || !json.Valid([]byte(meta)) {
 		return nil, false
 	}
@@ -44,7 +44,7 @@ func readMeta(meta string) (fields map[string]string, ok bool) {
 	return fields, true
 }
 
-// soundMeta says whether a member with these fields can be delivered, and completes them.
+// soundMeta reports whether a member with these fields can be delivered, and completes the fields.
 func soundMeta(member string, fields map[string]string) bool {
 	if _, ok := fields[FieldID]; !ok {
 		fields[FieldID] = member
@@ -82,7 +82,7 @@ func halfCharacter(text string) bool {
 	return false
 }
 
-// escapedUnit is the number of a \u escape at the beginning of text, or -1.
+// escapedUnit returns the number of a \u escape at the beginning of text, or -1.
 func escapedUnit(text string) int64 {
 	if len(text) < 6 || text[:2] != `\u` {
 		return -1
@@ -151,8 +151,8 @@ var metaSeeds = []struct {
 	{"m", "p", `{"h:a":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + `}`, true},
 }
 
-// FuzzMetaThroughDrain: any bytes as member, payload and meta of a due member are delivered with exactly those fields, or
-// dead-lettered with exactly those bytes, once; and the member behind it is delivered.
+// FuzzMetaThroughDrain: a due member with any bytes as name, payload and meta is delivered once with exactly those
+// fields, or dead-lettered once with exactly those bytes; and the member after it is delivered.
 func FuzzMetaThroughDrain(f *testing.F) {
 	for _, s := range metaSeeds {
 		f.Add(s.member, s.payload, s.meta, s.hasMeta)
@@ -236,7 +236,7 @@ func checkMeta(b *rig, member, payload, meta string, hasMeta bool) {
 
 func expired(fields map[string]string) bool {
 	ms, err := strconv.ParseInt(fields[FieldExpires], 10, 64)
-	return err == nil && ms < math.MaxInt64 && ms <= 1_000_000_000_000 // the seeds and the fuzzer stay away from now
+	return err == nil && ms < math.MaxInt64 && ms <= 1_000_000_000_000 // the seeds and the fuzzer stay away from the current time
 }
 
 func (b *rig) fieldsOf(list []FieldValue, into map[string]string) {
@@ -262,7 +262,7 @@ func (b *rig) wantFields(got, wanted map[string]string) {
 	}
 }
 
-// letterID and letterGroup are what the member of a retry says by itself.
+// letterID and letterGroup return the ID and the group in the name of a retry.
 func letterID(member string) string {
 	if parts := strings.Split(member, Separator); len(parts) >= 3 {
 		return parts[0]

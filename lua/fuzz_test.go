@@ -16,11 +16,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The fuzz targets of this package run scripts on the shared server. Their seeds, and what fuzzing found (testdata/fuzz), run
-// with every `go test`; `make fuzz` goes on from there.
+// The fuzz targets of this package run scripts on the shared server. Every `go test` runs their seeds, and the inputs
+// that fuzzing found (testdata/fuzz); `make fuzz` searches on.
 
-// fuzzRig returns what makes a rig for one execution. All executions share one connection and one queue, which is emptied between
-// them.
+// fuzzRig returns a function that makes a rig for one execution. All executions share one connection and one queue,
+// which is emptied between them.
 func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
 	c := s.Client(f, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	prefix := s.Prefix(f)
@@ -35,7 +35,7 @@ func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
 	}
 }
 
-// probe runs functions of the scripts' library by themselves.
+// probe runs functions of the scripts' library alone.
 func probe(libs, body string) *rueidis.Lua {
 	var text strings.Builder
 	for lib := range strings.FieldsSeq(libs) {
@@ -61,7 +61,8 @@ var (
 	timePattern  = regexp.MustCompile(`\A\+?-?[0-9]+\.?[0-9]*\z`)
 )
 
-// FuzzText holds what the scripts make of any bytes against Go's own: UTF-8 and base64 decide what passes through JSON, and how.
+// FuzzText compares the scripts' view of any bytes with Go's own: UTF-8 and base64 decide what passes through JSON, and
+// how.
 func FuzzText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "ü", "世界", "\U0001f680", "\ufffd", "\uffff\ufdd0", "\U0010ffff", // noncharacters are UTF-8
@@ -102,7 +103,7 @@ func FuzzText(f *testing.F) {
 
 var lessProbe = probe("base free", `return {tostring(less(ARGV[1], ARGV[2])), tostring(less(ARGV[2], ARGV[1]))}`)
 
-// FuzzEntryIDOrder holds the order of entry IDs in the scripts, which compare text, against that of whole numbers.
+// FuzzEntryIDOrder compares the order of entry IDs in the scripts, which compare text, with that of whole numbers.
 func FuzzEntryIDOrder(f *testing.F) {
 	const most = 1<<64 - 1
 	for _, s := range [][4]uint64{
@@ -124,9 +125,9 @@ func FuzzEntryIDOrder(f *testing.F) {
 	})
 }
 
-// FuzzScore: whatever number ZADD takes for a due time, the looks at the schedule go on, and what is due leaves it with that time
-// rounded up, as digits. It found that a wait of more than 292 years came out as negative or as next to nothing, and the drain
-// loop span.
+// FuzzScore: for any number that ZADD accepts as a due time, the schedule can still be read, and a due member leaves it
+// with that time rounded up, as digits. The fuzzer found that a wait of more than 292 years came out as negative or as
+// next to nothing, so the drain loop spun.
 func FuzzScore(f *testing.F) {
 	for _, seed := range []string{
 		"0", "-0", "1", "0.5", "1795216995000.25", "-inf", "+inf", "-1.5", "1e3", "1e-320", "1e15",
@@ -173,8 +174,8 @@ func FuzzScore(f *testing.F) {
 	})
 }
 
-// FuzzQueueName: a name that is let through comes back from its key, and every key carries it as its hash tag; one that is
-// refused is named with the limit.
+// FuzzQueueName: an accepted name can be read back from its key, and every key has it as its hash tag; a refused one is
+// named with the limit.
 func FuzzQueueName(f *testing.F) {
 	for _, seed := range []string{"emails", "a:b.c_d-1", "", "a}b", "{a}", "emails/1", "emails\n", "ü", "\xff", "}:due",
 		strings.Repeat("x", 129)} {
@@ -194,7 +195,7 @@ func FuzzQueueName(f *testing.F) {
 		k := NewKeys(prefix, queue)
 		for _, key := range keysOf(k) {
 			_, tag, _ := strings.Cut(key, "{")
-			if tag, _, _ = strings.Cut(tag, "}"); tag != queue { // as the cluster specification finds it: the first braces
+			if tag, _, _ = strings.Cut(tag, "}"); tag != queue { // as the cluster specification defines it: the first braces
 				t.Errorf("key %q has the hash tag %q", key, tag)
 			}
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A retry was added to the stream whether or not its group was still there. The other groups skipped it, and with that it was
-// done with: the message was nowhere.
+// A retry was added to the stream whether or not its group still existed. The other groups skipped it, and then it was
+// freed: the message was lost.
 func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, left := range []string{"another group", "no group", "no stream"} {
@@ -49,8 +49,8 @@ func TestWhatIsForAGroupThatIsGoneBecomesADeadLetter(t *testing.T) {
 	})
 }
 
-// The groups are asked for once in a call, and only when a message is for one alone. A server that does not tell stops the batch,
-// and nothing is dead-lettered, or added twice.
+// The groups are read once per call, and only if a message is for a single group. A server that refuses to list them
+// stops the batch, and nothing is dead-lettered or added twice.
 func TestDrainAsksForGroupsOnce(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		if b.inProcess() {
@@ -82,7 +82,7 @@ func TestDrainAsksForGroupsOnce(t *testing.T) {
 	})
 }
 
-// What a producer schedules for a group passes by the drain, too.
+// A message that a producer schedules for one group passes through drain, too.
 func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -94,7 +94,7 @@ func TestWhatIsForAGroupIsNeverAddedAtOnce(t *testing.T) {
 	})
 }
 
-// Redriven for a group that was gone, a dead letter was deleted, scheduled, skipped by all others, and freed.
+// A dead letter redriven for a missing group was deleted, scheduled, skipped by all other groups, and freed.
 func TestRedriveRefusesAGroupThatIsGone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter := b.bury("old", "m", "")
@@ -118,7 +118,7 @@ func TestRedriveRefusesAGroupThatIsGone(t *testing.T) {
 	})
 }
 
-// A letter that no group had is for all, or for the one that is named.
+// A letter that no group was given is redriven for all groups, or for the one that is named.
 func TestRedriveOfALetterForAllToOneGroup(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("a", "b")
@@ -129,7 +129,7 @@ func TestRedriveOfALetterForAllToOneGroup(t *testing.T) {
 	})
 }
 
-// What could not be read is in the letter as text. A redrive left it behind without a word: headers and limits were gone.
+// An unreadable meta is in the letter as text. A redrive left it behind silently: headers and limits were gone.
 func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -155,7 +155,7 @@ func TestRedriveOfUnreadableMetaNeedsFields(t *testing.T) {
 	})
 }
 
-// Fields called meta and raw are a letter's own only when it is malformed. Those of a message were dropped.
+// Fields called meta and raw are a letter's own only if it is malformed. Those of a message were dropped.
 func TestRedriveKeepsFieldsCalledMetaAndRaw(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", `{"meta":"of the message","raw":"too"}`)
@@ -166,7 +166,8 @@ func TestRedriveKeepsFieldsCalledMetaAndRaw(t *testing.T) {
 	})
 }
 
-// A letter with more than an entry can carry was redriven, died at once, and had all of it as text from then on.
+// A letter with more fields than an entry can carry was redriven, died at once, and from then on had all of them as
+// text.
 func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -180,8 +181,8 @@ func TestRedriveRefusesWhatCannotBeDelivered(t *testing.T) {
 	})
 }
 
-// ” would be everybody, and what is not UTF-8 cannot be said in meta: nothing is retried, released, dead-lettered or reclaimed
-// for such a group.
+// An empty group would mean every group, and meta cannot hold a name that is not UTF-8: nothing is retried, released,
+// dead-lettered or reclaimed for such a group.
 func TestExitsRefuseGroupsThatNoMessageCanBeFor(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, group := range []string{"", "\xff", "a\nb", "a\x00", "a" + Separator + "b", strings.Repeat("x", MaxGroupBytes+1)} {

@@ -79,7 +79,7 @@ func (b *rig) texts(words ...string) []string {
 	return list
 }
 
-// text runs a command that answers with one string.
+// text runs a command that returns one string.
 func (b *rig) text(words ...string) string {
 	b.Helper()
 	m := b.do(words...)
@@ -100,7 +100,7 @@ func (b *rig) hash(key string) map[string]string {
 	return h
 }
 
-// now is the server's clock in ms.
+// now returns the server's clock in ms.
 func (b *rig) now() int64 {
 	b.Helper()
 	t := b.texts("TIME")
@@ -141,7 +141,7 @@ func (b *rig) dueOf(member string) float64 {
 	return f
 }
 
-// makeDue lets everything that is scheduled be due since 1970, in the order it was scheduled for.
+// makeDue makes all scheduled messages due since 1970, in the order of their due times.
 func (b *rig) makeDue() {
 	b.Helper()
 	var commands [][]string
@@ -205,7 +205,7 @@ func (b *rig) read(group, consumer string, n int) []Entry {
 	return out
 }
 
-// deliver enqueues messages for now, has every group read them, and returns the entries.
+// deliver enqueues messages that are due now, reads them in every group, and returns the entries.
 func (b *rig) deliver(groups []string, ids ...string) []Entry {
 	b.Helper()
 	b.groups(groups...)
@@ -233,7 +233,7 @@ func (b *rig) pending(group string) int {
 	return int(n)
 }
 
-// counter is how often a pending entry was delivered, by the server's count, and who holds it.
+// counter returns how often a pending entry was delivered, by the server's count, who holds it, and its idle time.
 func (b *rig) counter(group, entry string) (deliveries int64, owner string, idle int64) {
 	b.Helper()
 	m := b.do("XPENDING", b.k.Stream, group, entry, entry, "1")
@@ -280,7 +280,7 @@ func (b *rig) reclaim(group string, minIdle time.Duration) Reclaimed {
 	return r
 }
 
-// state sums up what is stored, for comparison in one line.
+// state returns a summary of what is stored, for comparison in one line.
 func (b *rig) state(groups ...string) string {
 	b.Helper()
 	asked := [][]string{{"ZCARD", b.k.Due}, {"HLEN", b.k.Payload}, {"HLEN", b.k.Meta}, {"XLEN", b.k.Stream}, {"XLEN", b.k.Dead}}
@@ -314,7 +314,7 @@ func (b *rig) wantState(want string, groups ...string) {
 	}
 }
 
-// token is the ID of the wake token, "" when there is none.
+// token returns the ID of the wake token, "" if there is none.
 func (b *rig) token() string {
 	b.Helper()
 	if list := b.raw(b.k.Wake); len(list) > 0 {

@@ -30,7 +30,7 @@ func scripts() []*script {
 	}
 }
 
-// types is the data model: what each key that a header may name is.
+// types is the data model: the type of each key that a header may name.
 var types = map[string]string{
 	"due": "zset", "payload": "hash", "meta": "hash", "stream": "stream", "dead": "stream", "wake": "stream", "policy": "hash",
 	"seen": "zset", "calm": "hash", "recurring": "hash", "planned": "hash", "history": "stream", "rate": "string",
@@ -39,7 +39,7 @@ var types = map[string]string{
 	"queues": "hash", "bridges": "zset", "settings": "hash", "fields": "hash",
 }
 
-// header is what the comment at the top of a script says.
+// header is the parsed comment at the top of a script.
 type header struct {
 	keys, keyTypes, args, each []string
 	everyKey, tells            bool
@@ -159,7 +159,8 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// checkBody holds the body against its header: how keys and arguments are bound, which types are checked, what is touched.
+// checkBody compares the body with its header: how keys and arguments are bound, which types are checked, and which
+// keys are used.
 func checkBody(t *testing.T, h header, text string) {
 	for _, forbidden := range []string{"#!", "cmsgpack", "redis.setresp", "loadstring", "redis.replicate_commands", "redis.REPL",
 		"cjson.null"} {
@@ -190,7 +191,7 @@ func checkBody(t *testing.T, h header, text string) {
 			t.Errorf("ARGV[%d] is bound to %s, the header says %s", i+1, got, name)
 		}
 	}
-	// The type check comes before the first write and covers every key; or else every key that is written was read before.
+	// The type check comes before the first write and covers every key; or else each written key was read before.
 	check := regexp.MustCompile(`wrong_type\(\{([^}]*)\}\)`).FindStringSubmatchIndex(text)
 	if firstWrite.MatchString(text) {
 		return // TestWrongTypesAreRefusedBeforeTheFirstWrite holds it
@@ -207,7 +208,7 @@ func checkBody(t *testing.T, h header, text string) {
 		}
 	}
 	n := len(h.keys)
-	if h.tells { // nothing depends on what the policy, the history, and what stands behind them hold
+	if h.tells { // nothing depends on the contents of the policy, the history, and the keys after them
 		n = slices.Index(h.keys, "history") - 1
 	}
 	wantList(t, "checked keys", names, h.keys[:n]...)
@@ -215,7 +216,7 @@ func checkBody(t *testing.T, h header, text string) {
 	if first := strings.Index(text, "redis."); first >= 0 && first < check[0] {
 		t.Errorf("touches Redis before the type check: %.60s", text[first:])
 	}
-	// Keys are told, never built.
+	// Keys are given, never built.
 	for _, m := range regexp.MustCompile(`redis\.p?call\('([A-Z]+)'(?:, '(?:CREATE|GROUPS|DELCONSUMER|DESTROY)')?, ([^,)]+)`).
 		FindAllStringSubmatch(text, -1) {
 		key := strings.TrimPrefix(m[2], "k.")
@@ -249,7 +250,7 @@ func TestHeaderParserRefusesDisorder(t *testing.T) {
 	}
 }
 
-// A file that two calls load would have two opinions about its arguments; one that none loads would be dead text.
+// A file that two calls load would have two definitions of its arguments; one that none loads would be dead text.
 func TestEveryScriptIsLoadedOnce(t *testing.T) {
 	counts := map[string]int{}
 	sources, _ := filepath.Glob("*.go")
@@ -274,8 +275,8 @@ func TestEveryScriptIsLoadedOnce(t *testing.T) {
 	}
 }
 
-// A script that stands in a text of Go has no header: nobody holds it to its budget, to its keys, and to what its users may do.
-// Those of the conformance kit and of the floors of benchmarks are somebody else's.
+// A script inside Go code has no header, so no test checks its budget, its keys, or the rights of its users. The
+// scripts of the conformance kit and of the benchmarks' floors stand for other programs.
 func TestEveryScriptIsAFile(t *testing.T) {
 	others := []string{"../lua", "../integration", "../cmd/duestream/conformance", "../cmd/duestream/bench"}
 	err := filepath.WalkDir("..", func(path string, d os.DirEntry, err error) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// heldFor returns for how long bridges have noted that a consumer holds an entry, by the server's clock.
+// heldFor returns for how long a consumer has held an entry, by the notes of bridges and the server's clock.
 func (b *rig) heldFor(group, entry string) time.Duration {
 	b.Helper()
 	_, consumer, idle := b.counter(group, entry)
@@ -18,7 +18,7 @@ func (b *rig) heldFor(group, entry string) time.Duration {
 	return now.Sub(notes.Since(entry, consumer, now, time.Duration(idle)*time.Millisecond))
 }
 
-// note has a bridge look at a group, whose visibility timeout is 30 s.
+// note looks at a group as a bridge does; its visibility timeout is 30 s.
 func (b *rig) note(group string) {
 	b.Helper()
 	if _, err := Reclaim(b.ctx, b.c, b.k, ReclaimArgs{Group: group, Attempts: policy, MinIdle: 30 * time.Second,
@@ -27,7 +27,7 @@ func (b *rig) note(group string) {
 	}
 }
 
-// idle sets how long an entry of a consumer has been idle, as if it had been delivered or extended then.
+// idle sets the idle time of an entry, as if it had been delivered or extended then.
 func (b *rig) idle(group, consumer, entry string, d time.Duration) {
 	b.Helper()
 	b.do("XCLAIM", b.k.Stream, group, consumer, "0", entry, "IDLE", ms(d.Milliseconds()), "JUSTID")
@@ -40,7 +40,7 @@ func (b *rig) wantHeld(what, group, entry string, want time.Duration) {
 	}
 }
 
-// waits adds entries that became ready an hour ago, and has a consumer of a group read them now.
+// waits adds entries that became ready an hour ago; a consumer of a group reads them now.
 func (b *rig) waits(group, consumer string, n int) (entries []string) {
 	b.Helper()
 	b.groups(group)
@@ -53,8 +53,8 @@ func (b *rig) waits(group, consumer string, n int) (entries []string) {
 	return entries
 }
 
-// The idle time of an entry begins anew with each extension: a hung worker extends for ever, and its delivery looked as if it
-// were four seconds old.
+// The idle time of an entry restarts with each extension: a hung worker extends for ever, and its delivery looked four
+// seconds old.
 func TestLooksOfBridgesNoteSinceWhenADeliveryIsHeld(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		entry := b.waits("g", "c1", 1)[0]
@@ -85,7 +85,7 @@ func TestNothingIsHeldBeforeItIsReady(t *testing.T) {
 	})
 }
 
-// A lease of 10 s, with a visibility timeout of 30, is 20 s idle when it begins.
+// A lease of 10 s, with a visibility timeout of 30 s, starts with an idle time of 20 s.
 func TestShortLeaseIsHeldSinceItWasGivenOut(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -105,8 +105,7 @@ func TestShortLeaseIsHeldSinceItWasGivenOut(t *testing.T) {
 	})
 }
 
-// What ends soon is not noted but for ten entries, what is held for long is, and what has ended leaves the notes at the next
-// look.
+// Of deliveries that end soon only ten are noted; long ones are noted; notes of ended deliveries go at the next look.
 func TestNotesOfWhatIsHeldAreFewAndGo(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		noted := func() int { return strings.Count(b.hash(b.k.Calm)[HeldField("g")], "=") }
@@ -140,7 +139,7 @@ func TestNotesOfWhatIsHeldAreFewAndGo(t *testing.T) {
 	})
 }
 
-// One delivery that hung for an hour hardly changes how long deliveries usually take.
+// One delivery that hung for an hour hardly changes the usual duration of deliveries.
 func TestUsualHandlingTimeIsThatOfMost(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		usual := func() time.Duration { return ParseHeldNotes(b.hash(b.k.Calm)[HeldField("g")]).Usual }

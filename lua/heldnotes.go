@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// heldField is what the names of the fields begin with in which bridges note since when a group's deliveries are held.
+// heldField begins the names of the fields in which bridges record since when a group's deliveries are held.
 const heldField = "held:"
 
-// HeldField returns the field of the hash calm that has the HeldNotes of a group.
+// HeldField returns the field of the hash calm that holds the HeldNotes of a group.
 func HeldField(group string) string { return heldField + group }
 
-// HeldNotes is what bridges noted of a group: since when its oldest deliveries are held, by entry. The zero value is none.
+// HeldNotes says since when the oldest deliveries of a group are held, by entry, as bridges have recorded it. The zero
+// value is empty.
 type HeldNotes struct {
 	Usual time.Duration // how long deliveries took lately, the mean of about eight; negative: none has ended yet
 	since map[string]heldNote
@@ -23,7 +24,7 @@ type heldNote struct {
 	holder string
 }
 
-// ParseHeldNotes reads a field that lua/lib/held.lua wrote. What it does not understand it leaves out.
+// ParseHeldNotes reads a field that lua/lib/held.lua wrote. It leaves out words that do not parse.
 func ParseHeldNotes(text string) HeldNotes {
 	n := HeldNotes{Usual: -1, since: map[string]heldNote{}}
 	words := strings.Fields(text)
@@ -43,15 +44,16 @@ func ParseHeldNotes(text string) HeldNotes {
 	return n
 }
 
-// Since returns since when a consumer holds an entry, as far as is known: by a note of this delivery, else since idle before now,
-// when the entry was delivered or last extended, but not before it became ready. now is the server's clock.
+// Since returns since when a consumer holds an entry. It uses the note of this delivery. Without one, it returns the
+// time idle before now, when the entry was delivered or last extended. The result is not before the entry became ready.
+// now is the server's clock.
 func (n HeldNotes) Since(entry, consumer string, now time.Time, idle time.Duration) time.Time {
 	since := now.Add(-idle)
 	if note, ok := n.since[entry]; ok && note.holder == sha1Hex(consumer)[:8] && !note.since.After(now) {
 		since = note.since
 	}
-	// A lease that is shorter than the visibility timeout is idle from the start. A clock that was set back adds entries of the
-	// future.
+	// A lease that is shorter than the visibility timeout starts with an idle time. After the clock was set back,
+	// entries of the future exist.
 	if ready := EntryTime(entry); ready.After(since) && !ready.After(now) {
 		return ready
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Events of a history: what became of a message.
+// Events of a history: changes of a message's state.
 const (
 	EventScheduled    = "scheduled"
 	EventRescheduled  = "rescheduled"
@@ -22,7 +22,7 @@ const (
 	EventRedriven     = "redriven"
 )
 
-// Parts that the actors of a history play: the first word of their names. The name of a worker is that of its consumer.
+// Roles of the actors in a history: the first word of their names. The name of a worker is that of its consumer.
 const (
 	ActorClient   = "client"
 	ActorBridge   = "bridge"
@@ -30,13 +30,13 @@ const (
 	ActorOperator = "operator"
 )
 
-// Told is one change of state of one message, as the history of its queue has it. What does not belong to its event, or was not
-// known, is zero.
+// Told is one change of state of one message, as recorded in the history of its queue. Fields that do not belong to the
+// event, or were not known, are zero.
 type Told struct {
 	Entry    string    // ID of the entry; "" = the change was not about one
 	At       time.Time // by the server's clock
 	Event    string    // one of the Event constants
-	ID       string    // of the message; "" = told by its entry, or letter, alone
+	ID       string    // of the message; "" = only its entry, or letter, is recorded
 	Group    string
 	Attempt  int
 	Due      time.Time // of ready: when it was due; of the others: when it is now
@@ -44,12 +44,12 @@ type Told struct {
 	Letter   string    // entry ID of the dead letter
 	Reason   string
 	Error    string
-	Consumer string        // who held the entry, where that is not who did it
+	Consumer string        // who held the entry, if not By
 	Idle     time.Duration // since it was delivered to the consumer, or last extended
-	By       string        // who did it; "" = not told
+	By       string        // who made the change; "" = not recorded
 }
 
-// Actor is how a history names this process in the part that it plays: "client web-1 4711", "operator ann@ops-1 99".
+// Actor returns the name of this process in a history, for a role: "client web-1 4711", "operator ann@ops-1 99".
 func Actor(part string) string {
 	host, _ := os.Hostname()
 	host = orDash(plainWord(host, maxHostBytes))
@@ -59,7 +59,7 @@ func Actor(part string) string {
 	return part + " " + host + " " + strconv.Itoa(os.Getpid())
 }
 
-// Actor is how a history names a bridge: "bridge ops-1 4711"; by its ULID when it does not tell where it runs.
+// Actor returns the name of the bridge in a history: "bridge ops-1 4711"; with its ULID if it has no host.
 func (i Identity) Actor() string {
 	if i.Host == "" {
 		return ActorBridge + " " + i.ID
@@ -67,7 +67,7 @@ func (i Identity) Actor() string {
 	return ActorBridge + " " + plainWord(i.Host, maxHostBytes) + " " + strconv.Itoa(max(0, i.PID))
 }
 
-// toldTime reads a point in time; none for "", and for one that JSON has no text for: scores may mean never.
+// toldTime parses a score as a time. It is zero for "", and for times that JSON cannot express: scores may be infinite.
 func toldTime(score string) time.Time {
 	if t := dueTime(score); score != "" && t.Year() <= 9999 && t.Year() >= 0 {
 		return t
@@ -90,8 +90,8 @@ type change struct {
 	Idle     string `json:"idle_ms"`
 }
 
-// ParseTold reads an entry of a history: who did it, and what was done to each of some messages. What it does not know, and what
-// is no change, it passes over.
+// ParseTold reads an entry of a history: its actor, and the change of each message. It skips unknown values, and values
+// that are no change.
 func ParseTold(entryID string, values []FieldValue) (told []Told) {
 	at, by := EntryTime(entryID), ""
 	for _, f := range values {

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// keepHistory has the queue keep a history, and calls tell it who they are.
+// keepHistory makes the queue keep a history, and the calls name their actor.
 func (b *rig) keepHistory(settings ...string) {
 	b.Helper()
 	if settings == nil {
@@ -20,7 +20,7 @@ func (b *rig) keepHistory(settings ...string) {
 	b.k = b.k.As("client c")
 }
 
-// told is the history in words: event, ID, and what else is known, without times and the IDs of entries.
+// told returns the history in words: event, ID, and what else is known, without times and entry IDs.
 func (b *rig) told() (list []string) {
 	b.Helper()
 	for _, e := range b.raw(b.k.History) {
@@ -40,7 +40,7 @@ func (b *rig) told() (list []string) {
 	return list
 }
 
-// wantTold compares what was told since the last call.
+// wantTold compares the changes recorded since the last call.
 func (b *rig) wantTold(from *int, want ...string) {
 	b.Helper()
 	all := b.told()
@@ -48,7 +48,7 @@ func (b *rig) wantTold(from *int, want ...string) {
 	*from = len(all)
 }
 
-// Every change of state is told by the script that makes it, once, with who made it; what changed nothing tells nothing.
+// The script that makes a change of state records it once, with the actor; a call that changes nothing records nothing.
 func TestHistoryTellsEveryChange(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -133,7 +133,7 @@ func TestHistoryTellsEveryChange(t *testing.T) {
 	})
 }
 
-// A history that cannot be written, or read, changes nothing else; nor does one that a caller knows nothing of.
+// A history that cannot be written or read changes nothing else; nor does a caller that does not know of it.
 func TestNothingDependsOnAHistory(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -157,7 +157,7 @@ func TestNothingDependsOnAHistory(t *testing.T) {
 	})
 }
 
-// A history is bounded in number and time, and one of a queue where nothing happens any more is gone after its time.
+// A history is bounded in number and time, and that of an idle queue expires after its time.
 func TestHistoryIsBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.keepHistory("history", "100", "history_ms", "60000")
@@ -189,7 +189,8 @@ func TestHistoryIsBounded(t *testing.T) {
 	})
 }
 
-// A producer's own fields are not taken for ours, and what is scheduled again under the name of a retry is told of by its ID.
+// A producer's own fields are not taken for ours, and a message scheduled again under the name of a retry is recorded
+// with its ID.
 func TestHistoryTellsOnlyWhatScriptsKnow(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

@@ -9,14 +9,15 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// Identity says which process a bridge is. It is the bridge's member in the heartbeats, in words parted by one space:
+// Identity says which process a bridge is. It is the bridge's member in the heartbeats, in words separated by one
+// space:
 //
 //	ULID                         an older program's; of its start
 //	ULID host pid version        a program's of before levels
 //	ULID host pid version p2     ours: "p" and the protocol level
 //	ULID anything                a later program's; what follows the level means nothing to us
 //
-// Bridges agree on who owns a queue by hashing whole members, so programs of all versions do.
+// Bridges of all versions agree on the owner of a queue, because they hash whole members.
 type Identity struct {
 	ID      string // ULID of its start
 	Host    string // as the bridge calls its machine or container; "" = not told
@@ -27,14 +28,14 @@ type Identity struct {
 
 // Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.
 const (
-	MaxIdentityBytes = 256 // script heartbeat has the same bound
+	MaxIdentityBytes = 256 // the script heartbeat has the same bound
 	maxHostBytes     = 63
 	maxVersionBytes  = 64
 	maxLevel         = 999_999
 )
 
-// NewIdentity returns the identity of a bridge that starts now. Host and version become what cannot harm whoever prints or parses
-// them; an empty version is that of this module in the program, as Go noted it.
+// NewIdentity returns the identity of a bridge that starts now. In host and version, characters that could harm
+// terminals or parsers are replaced. An empty version becomes that of this module in the program's build info.
 func NewIdentity(host string, pid int, version string) Identity {
 	if version == "" {
 		version = moduleVersion()
@@ -55,7 +56,7 @@ func (i Identity) String() string {
 	return member
 }
 
-// ParseIdentity takes a member apart. False: no bridge wrote it, whatever it is.
+// ParseIdentity parses a member. False: no bridge wrote it.
 func ParseIdentity(member string) (Identity, bool) {
 	if len(member) > MaxIdentityBytes {
 		return Identity{}, false
@@ -82,7 +83,7 @@ func ParseIdentity(member string) (Identity, bool) {
 	return i, true
 }
 
-// parseLevel reads "p2". What does not say a level is 1.
+// parseLevel parses "p2". Any other text is level 1.
 func parseLevel(word string) int {
 	number, ok := strings.CutPrefix(word, "p")
 	level, err := strconv.Atoi(number)
@@ -101,7 +102,7 @@ func (i Identity) Started() time.Time {
 	return id.Timestamp()
 }
 
-// plainWord returns a text as one word of few characters that mean nothing to terminals, shells and parsers.
+// plainWord cuts a text, and replaces characters that may have a meaning to terminals, shells and parsers.
 func plainWord(text string, most int) string {
 	text = text[:min(len(text), most)]
 	return strings.Map(func(r rune) rune {
@@ -126,7 +127,7 @@ func fromDash(word string) string {
 	return word
 }
 
-// moduleVersion returns this module's version in the program that uses it; "" where Go noted none.
+// moduleVersion returns this module's version in the program that uses it; "" if its build info has none.
 func moduleVersion() string {
 	const path = "github.com/duestream/duestream"
 	info, ok := debug.ReadBuildInfo()

@@ -16,9 +16,9 @@ func TestIdentityIsReadAsItWasWritten(t *testing.T) {
 	const id = "01M7ZMPW4AFDJS68SPX5258FR1"
 	for member, want := range map[string]Identity{
 		id:                               {ID: id, Level: 1},
-		id + " web-1 7 v1.2.3":           {id, "web-1", 7, "v1.2.3", 1}, // of before levels
+		id + " web-1 7 v1.2.3":           {id, "web-1", 7, "v1.2.3", 1}, // of a release without levels
 		id + " web-1 7 v1.2.3 p2":        {id, "web-1", 7, "v1.2.3", 2},
-		id + " web-1 7 v1.2.3 p17 blue":  {id, "web-1", 7, "v1.2.3", 17}, // of a later version
+		id + " web-1 7 v1.2.3 p17 blue":  {id, "web-1", 7, "v1.2.3", 17}, // of a later release
 		id + " - 0 -":                    {ID: id, Level: 1},
 		id + " web-1 7 v1.2.3 blue 99":   {id, "web-1", 7, "v1.2.3", 1},
 		id + " web-1 7 v1.2.3 p02":       {id, "web-1", 7, "v1.2.3", 1},
@@ -44,9 +44,10 @@ func TestIdentityIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// Whatever a machine is called and a program's version is: the member is short, harmless, and says the same again.
+// Whatever the names of the machine and of the version are: the member is short, harmless, and parses to the same
+// identity.
 func TestIdentityIsHarmless(t *testing.T) {
-	// Not beside parallel tests: TestNoScriptTouchesMoreThanItsBudget, which is one, sets the flags that this reads.
+	// Not beside parallel tests: the parallel TestNoScriptTouchesMoreThanItsBudget sets the flags that this one reads.
 	rapid.Check(t, func(t *rapid.T) {
 		host := rapid.OneOf(rapid.String(), rapid.Just(strings.Repeat("ä", 300)), rapid.Just("-")).Draw(t, "host")
 		version := rapid.OneOf(rapid.String(), rapid.StringN(0, 300, -1)).Draw(t, "version")
@@ -65,8 +66,8 @@ func TestIdentityIsHarmless(t *testing.T) {
 	})
 }
 
-// The key of the heartbeats takes what anybody adds. Names that are too long for a bridge's are not handed to bridges, many of
-// them do not hold the server, and the caller is there.
+// Anybody may add members to the key of the heartbeats. Names that are too long for bridges are not returned, many of
+// them do not hold up the server, and the caller is among the live bridges.
 func TestHeartbeatReturnsNoLongNames(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		c, g := s.Client(t), NewGlobals(s.Prefix(t))

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// recorder keeps the words of every EVAL and EVALSHA.
+// recorder records the words of every EVAL and EVALSHA.
 type recorder struct {
 	rueidis.Client
 	mu   sync.Mutex
@@ -31,7 +31,7 @@ func (r *recorder) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	return r.Client.Do(ctx, cmd)
 }
 
-// Every script runs on the server that dev brings along; what it lacks is listed in notInProcess, and nothing else is left out.
+// Every script runs on the in-process server of dev, except for the cases in notInProcess.
 func TestScriptsRunOnTheInProcessServer(t *testing.T) {
 	for _, c := range calls() {
 		t.Run(c.script.name, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestScriptsRunOnTheInProcessServer(t *testing.T) {
 	}
 }
 
-// The header promises names, the Go call sends keys: they are the same thing.
+// The keys that the Go call sends are those that the header names.
 func TestCallsSendWhatTheHeaderSays(t *testing.T) {
 	aliases := map[string][]string{"settings": {"policy"}, "fields": {"payload", "meta"}}
 	for _, c := range calls() {
@@ -122,8 +122,8 @@ func TestScriptsAreLoadedOnDemand(t *testing.T) {
 	})
 }
 
-// What the in-process server lacks is what docs/OPERATIONS.md says: each reason of notInProcess is an item of its list, and there
-// are no others.
+// The in-process server lacks exactly what docs/OPERATIONS.md says: each reason in notInProcess is an item of its list,
+// and there are no others.
 func TestInProcessServerLacksWhatIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/OPERATIONS.md")
 	if err != nil {

@@ -5,8 +5,8 @@ import "strings"
 // DefaultPrefix starts every key unless another one is configured. Another prefix is another namespace.
 const DefaultPrefix = "duestream"
 
-// Keys holds the key names of one queue, or of one of its partitions. All carry the hash tag {queue}: a queue lives in one
-// cluster slot.
+// Keys holds the key names of one queue, or of one of its partitions. All have the hash tag {queue}, so a queue is in
+// one cluster slot.
 type Keys struct {
 	Due     string // zset: member → due time, Unix ms
 	Payload string // hash: member → payload bytes; absent means empty
@@ -16,23 +16,23 @@ type Keys struct {
 	Wake    string // stream of length 1: an earlier due time appeared
 	Policy  string // hash: settings of the queue
 	Seen    string // zset: caller-chosen ID → end of its dedup window
-	Calm    string // hash: when bridges looked at what is pending, and when they were away
-	History string // stream: what happened to messages, if the policy has it kept
-	Rate    string // string: when the bucket of the release rate is full again, Unix µs; until then
-	Turns   string // zset: of each key of messages who is in flight, and who waits for its turn
+	Calm    string // hash: when bridges looked at pending entries, and when they were away
+	History string // stream: what happened to messages, if the policy keeps a history
+	Rate    string // string: when the bucket of the release rate is full again, Unix µs; expires then
+	Turns   string // zset: for each key of messages, those in flight and those in line
 
 	Recurring string // hash: name of a recurrence → its spec, JSON; in partition 0, as Planned
-	Planned   string // hash: name of a recurrence → what was planned of it
+	Planned   string // hash: name of a recurrence → its plan
 
-	Leases string // zset: entries that are to be done in less than the visibility timeout → when that is over
+	Leases string // zset: entries that are to be done in less than the visibility timeout → the end of that time
 
-	Push string // hash: group → where its messages are posted to, JSON; in partition 0
+	Push string // hash: group → its push target, JSON; in partition 0
 
-	Actor string // who uses them, as the history tells it; "" = not told. No part of a name
+	Actor string // who uses the keys, for the history; "" = not told. No part of a name
 }
 
-// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix, CheckQueue
-// and PartitionName.
+// NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix,
+// CheckQueue and PartitionName.
 func NewKeys(prefix, queue string) Keys {
 	base := prefix + ":{" + queue + "}:"
 	return Keys{
@@ -43,13 +43,13 @@ func NewKeys(prefix, queue string) Keys {
 	}
 }
 
-// All returns the names, without those that all queues share.
+// All returns the names, without those that all queues share and without Actor.
 func (k Keys) All() []string {
 	return []string{k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Wake, k.Policy, k.Seen, k.Calm, k.Recurring, k.Planned,
 		k.History, k.Rate, k.Turns, k.Leases, k.Push}
 }
 
-// As returns the keys as somebody uses them: a client, a bridge, a worker or an operator, by a name that others can find it by.
+// As returns the keys with the actor that uses them: the name of a client, bridge, worker or operator, for the history.
 func (k Keys) As(actor string) Keys {
 	k.Actor = actor
 	return k
@@ -61,7 +61,7 @@ type Globals struct {
 	Defaults string // hash: the policy that bridges and workers share
 	Bridges  string // zset: live bridge → last heartbeat, Unix ms
 	Wake     string // stream of length 1: a queue was added, or the defaults changed
-	Tokens   string // hash: SHA-256 of a secret, in hex → what the gateway lets its holder do, JSON
+	Tokens   string // hash: SHA-256 of a secret, in hex → what its holder may do at the gateway, JSON
 }
 
 // NewGlobals returns the shared key names of a prefix.
@@ -72,12 +72,12 @@ func NewGlobals(prefix string) Globals {
 	}
 }
 
-// Bucket is the key of what a token took of its rate: a string, when its bucket is full again, Unix µs, and the µs that one takes
-// to come back; until then.
+// Bucket returns the key of the token bucket for the rate of an access token. It is a string, `<full again at, Unix µs>
+// <µs per call>`, and expires when the bucket is full.
 func (g Globals) Bucket(digest string) string { return g.Tokens + ":" + digest }
 
-// QueueOf returns the queue whose schedule is kept at key, and which of its partitions it is; ok says whether key is the schedule
-// of a queue of this prefix.
+// QueueOf returns the queue and the partition whose schedule is at key. ok is false if key is not the schedule of a
+// queue of this prefix.
 func QueueOf(prefix, key string) (queue string, partition int, ok bool) {
 	rest, ok := strings.CutPrefix(key, prefix+":{")
 	if !ok {

@@ -13,7 +13,7 @@ const (
 	traceTwo = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 )
 
-// fails has a message fail, with the trace of its attempt, and returns its next delivery.
+// fails lets a message fail, with the trace of its attempt, and returns its next delivery.
 func (b *rig) fails(e Entry, action Action, trace string, want Outcome) Entry {
 	b.Helper()
 	redistest.Want(b, "outcome", b.retry("g", policy, Failure{Held: Held{Entry: e.EntryID, ID: e.ID}, Action: action, Error: "no",
@@ -27,8 +27,8 @@ func (b *rig) fails(e Entry, action Action, trace string, want Outcome) Entry {
 	return b.read("g", "c", 1)[0]
 }
 
-// What an attempt was traced as goes along with the message, by each way out, until another attempt tells its own: one that was
-// abandoned, or is not traced, leaves that of an attempt before.
+// The trace of an attempt stays with the message, through each exit, until another attempt gives its own. An attempt
+// that was abandoned, or not traced, keeps the earlier trace.
 func TestLastTraceGoesWithTheMessage(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]
@@ -54,7 +54,8 @@ func TestLastTraceGoesWithTheMessage(t *testing.T) {
 	})
 }
 
-// What is no traceparent is dropped at the door, and a message whose fields leave no room for one goes on without it.
+// An invalid traceparent is dropped before the call, and a message whose fields leave no room for one goes on without
+// it.
 func TestLastTraceNeverMakesAMessageFail(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -64,7 +65,7 @@ func TestLastTraceNeverMakesAMessageFail(t *testing.T) {
 			redistest.Want(b, fmt.Sprintf("%q", bad), e.Extra[FieldLastTrace], "")
 			b.ack("g", Held{Entry: e.EntryID})
 		}
-		most := []string{"XADD", b.k.Stream, "*", "id", "m"} // with for, error, and what every entry has: as many as there may be
+		most := []string{"XADD", b.k.Stream, "*", "id", "m"} // with for, error, and the fields of every entry: as many as allowed
 		for i := range 994 {
 			most = append(most, fmt.Sprint("f", i), "")
 		}
@@ -88,7 +89,7 @@ func TestLastTraceNeverMakesAMessageFail(t *testing.T) {
 	})
 }
 
-// An action that is none, with a trace or without, is refused before anything is written.
+// An invalid action, with a trace or without, is refused before anything is written.
 func TestActionsThatDoNotParseAreRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]

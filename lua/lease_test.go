@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// lend gives out the entries of a group, to be done within a time. The visibility timeout is a minute.
+// lend gives out entries to a group, to be done within a time. The visibility timeout is a minute.
 func (b *rig) lend(within time.Duration, ids ...string) []Entry {
 	b.Helper()
 	for _, id := range ids {
@@ -42,7 +42,7 @@ func (b *rig) watch(limit int) int {
 	}
 }
 
-// pass lets so much time have passed: entries, leases and looks are older by it.
+// pass simulates that a time has passed: entries, leases and looks are older by it.
 func (b *rig) pass(d time.Duration) {
 	b.Helper()
 	for _, e := range b.entries(b.k.Stream) {
@@ -58,7 +58,8 @@ func (b *rig) pass(d time.Duration) {
 	}
 }
 
-// A lease ended when the queue had been watched for a visibility timeout without pause, and not when its time was over.
+// A lease ended once the queue had been watched for a visibility timeout without a pause, not when its own time was
+// over.
 func TestALeaseEndsInItsOwnTime(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -100,7 +101,7 @@ func TestALeaseEndsInItsOwnTime(t *testing.T) {
 	})
 }
 
-// An absence counts for a lease where it lies in its time, and leaves it the rest of that; one before says nothing.
+// An absence extends a lease only as far as it lies within the lease; an earlier absence does not count.
 func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -124,8 +125,8 @@ func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
 	})
 }
 
-// Where no bridge forgets leases, because it is of an older release and knows none, later ones do so: each left one for
-// ever.
+// If no bridge removes leases, because all are of an older release that does not know them, later leases remove the
+// ended ones. Each left one for ever.
 func TestLeasesThatNoBridgeForgetsGoWithLaterOnes(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -150,8 +151,8 @@ func TestLeasesThatNoBridgeForgetsGoWithLaterOnes(t *testing.T) {
 	})
 }
 
-// A queue that holds nothing but leases of what is settled is looked after once more: they stayed until somebody used
-// the queue.
+// A queue that holds nothing but leases of settled entries is tidied up once more: they stayed until somebody used the
+// queue.
 func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -171,8 +172,8 @@ func TestASurveySeesLeasesOfWhatIsSettled(t *testing.T) {
 	})
 }
 
-// Leases that ended together are all taken, whatever a call may do, and so is one whose body is gone; those of a group that is
-// gone are forgotten.
+// Leases that ended together are all taken back, whatever the limit of a call, and so is one whose entry was deleted.
+// Those of a group that is gone are removed.
 func TestManyLeasesEndTogether(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "gone")

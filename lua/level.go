@@ -1,14 +1,15 @@
 package lua
 
-// Level is the protocol level of this release: what its bridges serve. A bridge says it in its heartbeat, as "p2", and the
-// library of functions carries it. Raise it when a release writes something that bridges of the release before do not serve, and
-// add a line here. Whoever writes such a thing asks first whether each living bridge has the level that it needs.
+// Level is the protocol level of this release: what its bridges serve. A bridge publishes it in its heartbeat, as "p2";
+// the library of functions carries it. Raise it, and add a line here, when a release writes something that bridges of
+// the release before do not serve. A program that writes such a thing first checks that each live bridge has the
+// required level.
 //
-//	1  bridges that say no level: messages, retries and dead letters. Some of them know more, and nobody can tell which.
+//	1  bridges without a level: messages, retries and dead letters. Some serve more, but nobody knows which.
 //	2  keys of messages, recurrences, release rates and ready limits, cancelled deliveries
 const Level = 2
 
-// The levels from which bridges serve what not all bridges do.
+// The levels from which bridges serve a feature.
 const (
 	LevelKeys        = 2 // messages with a key
 	LevelRecurrences = 2

@@ -10,10 +10,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ErrOldBridge: a bridge is alive that does not serve what was to be written. Nothing was written.
+// ErrOldBridge: a live bridge does not serve the feature that was to be written. Nothing was written.
 var ErrOldBridge = errors.New("a bridge is alive that does not serve this")
 
-// OldBridgeError says which bridge does not serve what was to be written.
+// OldBridgeError names the live bridge that does not serve the feature.
 type OldBridgeError struct {
 	Bridge Identity
 	What   string // what was to be written
@@ -31,23 +31,23 @@ func (e *OldBridgeError) Error() string {
 func (e *OldBridgeError) Is(target error) bool { return target == ErrOldBridge }
 
 const (
-	levelsFor     = 5 * time.Second // how long what was read of the living bridges counts
-	levelsTimeout = time.Second     // of a read
+	levelsFor     = 5 * time.Second // how long the last read of the live bridges is used
+	levelsTimeout = time.Second     // bounds a read
 	bridgeFresh   = 5 * time.Second // how far the last heartbeat of a living bridge may be from the server's clock
 )
 
-// Levels knows which bridges live, as of at most 5 s ago, and refuses what one of them does not serve. It is safe for
-// concurrent use. Nil refuses nothing.
+// Levels knows the live bridges, as of at most 5 s ago, and refuses a feature that one of them does not serve. It is
+// safe for concurrent use. Nil refuses nothing.
 type Levels struct {
 	client  rueidis.Client
 	bridges string
 
 	mu      sync.Mutex
-	read    time.Time     // of the last answer
-	lowest  *Identity     // of the living bridges the one with the lowest level; nil = none lives, or none is known
-	denied  error         // the user of the last look may not know
-	failed  time.Time     // of the last look, if it had no answer
-	looking chan struct{} // is closed when the look ends that is under way; nil = none is
+	read    time.Time     // when the last answer came
+	lowest  *Identity     // the live bridge with the lowest level; nil = none is alive, or none is known
+	denied  error         // of the last look, if its user may not read the bridges
+	failed  time.Time     // when the last look got no answer; zero = it got one
+	looking chan struct{} // is closed when the running look ends; nil = none is running
 }
 
 // NewLevels returns a Levels. Redis is not touched.
@@ -55,10 +55,10 @@ func NewLevels(c rueidis.Client, prefix string) *Levels {
 	return &Levels{client: c, bridges: NewGlobals(prefix).Bridges}
 }
 
-// Allow refuses with a *OldBridgeError what a living bridge does not serve: what needs a level. When no bridge lives it
-// refuses nothing. A server that does not answer is passed over: who cannot be asked is taken for what it was. One round
-// trip every 5 s, for which all callers wait together, for 1 s at most. For 5 s after one without an answer there is one
-// a second until an answer comes, and nobody waits for those.
+// Allow returns a *OldBridgeError if a live bridge does not serve `what`, which needs a level. It refuses nothing if no
+// bridge is alive. If the server does not answer, it decides by the bridges that were known before. One round trip
+// every 5 s; all callers wait for it together, for 1 s at most. For 5 s after a look without an answer, there is one
+// look a second until an answer comes, and nobody waits for those.
 func (l *Levels) Allow(ctx context.Context, level int, what string) error {
 	if l == nil {
 		return nil
@@ -81,18 +81,18 @@ func (l *Levels) Allow(ctx context.Context, level int, what string) error {
 	return &OldBridgeError{Bridge: *l.lowest, What: what, Needs: level}
 }
 
-// look sees to it that what is known is not too old. It returns what to wait for, nil for nothing.
+// look starts a read of the bridges if the last one is too old. It returns the channel to wait for, or nil.
 func (l *Levels) look(ctx context.Context) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.read.IsZero() && time.Since(l.read) <= levelsFor {
 		return nil
 	}
-	failing := !l.failed.IsZero() && time.Since(l.failed) <= levelsFor // what failed long ago says nothing of now
+	failing := !l.failed.IsZero() && time.Since(l.failed) <= levelsFor // an old failure is no reason not to wait
 	if l.looking == nil && (!failing || time.Since(l.failed) > levelsTimeout) {
 		ended := make(chan struct{})
 		l.looking = ended
-		ctx := context.WithoutCancel(ctx) // it is for all who wait
+		ctx := context.WithoutCancel(ctx) // all callers that wait share the look
 		go func() {
 			defer close(ended)
 			l.note(l.lowestOf(ctx))
@@ -104,7 +104,7 @@ func (l *Levels) look(ctx context.Context) <-chan struct{} {
 	return l.looking
 }
 
-// note keeps what a look has found.
+// note stores the result of a look.
 func (l *Levels) note(lowest *Identity, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

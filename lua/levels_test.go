@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What an older bridge does not serve is refused while it lives, and by the bridge with the lowest level; whatever is no bridge,
-// or lives no more, refuses nothing.
+// A feature that an older bridge does not serve is refused while that bridge is alive; the bridge with the lowest level
+// decides. A member that is no bridge, or a dead one, refuses nothing.
 func TestLevelsRefuseWhatALivingBridgeDoesNotServe(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newRig(t, s)
@@ -66,8 +66,8 @@ func TestLevelsRefuseWhatALivingBridgeDoesNotServe(t *testing.T) {
 	})
 }
 
-// A look that had no answer was remembered for ever: the next message with a key, hours later, waited for no look, and
-// went to a bridge that does not serve it.
+// A look without an answer was remembered for ever: hours later, the next message with a key did not wait for a new
+// look, and went to a bridge that does not serve it.
 func TestALookThatFailedLongAgoSaysNothingOfNow(t *testing.T) {
 	t.Parallel()
 	b := newRig(t, redistest.Shared(t))

@@ -13,17 +13,17 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What the calls about the functions library return besides the errors of every call.
+// Errors of the calls about the functions library, besides those of every call.
 var (
 	// ErrNoFunctions: the server has no functions at all: it is older than Redis 7.0, or the in-process one of dev.
 	ErrNoFunctions = errors.New("the server has no functions")
-	// ErrForeignFunctions: a library of this name is there, and it is not duestream's. Nothing was changed.
+	// ErrForeignFunctions: the server has a library of this name that is not duestream's. Nothing was changed.
 	ErrForeignFunctions = errors.New("there is a library called " + FunctionsName + " that is not duestream's")
-	// ErrNewerFunctions: the library there is of a newer release. Nothing was changed.
+	// ErrNewerFunctions: the server's library is of a newer release. Nothing was changed.
 	ErrNewerFunctions = errors.New("the functions there are newer")
 )
 
-// LibraryState says what a server has under the name of the library, compared with what this program would load.
+// LibraryState compares the library on a server with the one that this program would load.
 type LibraryState string
 
 // States of a library.
@@ -36,7 +36,7 @@ const (
 	LibraryForeign LibraryState = "foreign"
 )
 
-// Library is what one server has, and what was done there.
+// Library describes the library on one server, and what was done to it.
 type Library struct {
 	Server  string `json:"server"` // its address
 	Role    string `json:"role"`   // "master" or "replica"
@@ -51,14 +51,14 @@ type Library struct {
 	Err     error        `json:"-"`               // why it could not be looked at or changed
 
 	node     rueidis.Client
-	receives bool // from its master, in time
+	receives bool // the library, from its master
 }
 
-// libraryPatience bounds what is done on one server.
+// libraryPatience bounds the time for one server.
 const libraryPatience = 5 * time.Second
 
-// Libraries looks at all servers: one, or every node of a cluster. The error is in the row of its server. Three round trips to
-// each.
+// Libraries looks at all servers: one, or every node of a cluster. Errors are in the rows of their servers. Three round
+// trips to each.
 func Libraries(ctx context.Context, c rueidis.Client, release string) []Library {
 	var rows []Library
 	for addr, node := range c.Nodes() {
@@ -83,7 +83,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 		return s
 	}
 	l.Role, l.Product, l.Version = text("role"), text("server"), text("version")
-	l.receives = l.Role == "replica" && text("mode") == "cluster" // asked by itself, a replica is to say that it takes no writes
+	l.receives = l.Role == "replica" && text("mode") == "cluster" // a replica outside a cluster must answer that it takes no writes
 	list, err := l.node.Do(ctx, l.node.B().Arbitrary("FUNCTION", "LIST", "LIBRARYNAME", FunctionsName).Build()).ToArray()
 	if err != nil {
 		return l.wrap("FUNCTION LIST", err)
@@ -101,7 +101,7 @@ func (l *Library) look(ctx context.Context, release string) error {
 		l.State = ""
 		return err
 	}
-	// else somebody else's function, of that name, too
+	// Otherwise the function of that name is not ours either.
 	if version, err := reply.AsStrMap(); err == nil && version["source"] != "" {
 		l.Release, l.Source = version["release"], version["source"]
 		l.Level = max(1, atoi(version["level"]))
@@ -132,7 +132,7 @@ func atoi(text string) int {
 	return n
 }
 
-// compareLibraries says how a library compares with ours: by what it does, then by its level, then by the numbers of its release.
+// compareLibraries compares a library with ours: by source, then by level, then by the numbers of the release.
 func compareLibraries(there, ours Library) LibraryState {
 	if there.Source == ours.Source {
 		return LibraryCurrent
@@ -153,9 +153,10 @@ func compareLibraries(there, ours Library) LibraryState {
 	return LibraryOther
 }
 
-// LoadLibrary loads the functions on every master; replicas get them from there. What is current stays, what is ours and not
-// newer is replaced; anything else is only with force, and without it nothing is changed anywhere. The error is that of all
-// servers on which it failed, with the others done; each is in its row, too.
+// LoadLibrary loads the functions on every master; replicas get them from there. A current library stays. One of ours
+// that is not newer is replaced. A newer or foreign one is replaced only with force; without force it is an error, and
+// nothing is changed on any server. The error joins those of all servers that failed, while the others are done. Each
+// error is in its row, too.
 func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bool) ([]Library, error) {
 	text := FunctionsLibrary(release)
 	return changeLibraries(ctx, c, release, func(l *Library) (refused error) {
@@ -186,7 +187,8 @@ func LoadLibrary(ctx context.Context, c rueidis.Client, release string, force bo
 	})
 }
 
-// DeleteLibrary deletes the functions on every master. One that is not ours is only with force. Errors as of LoadLibrary.
+// DeleteLibrary deletes the functions on every master. A foreign library is deleted only with force. Errors are as in
+// LoadLibrary.
 func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force bool) ([]Library, error) {
 	return changeLibraries(ctx, c, release, func(l *Library) error {
 		if l.State == LibraryForeign && !force {
@@ -201,7 +203,7 @@ func DeleteLibrary(ctx context.Context, c rueidis.Client, release string, force 
 	})
 }
 
-// changeLibraries looks at all servers, and changes them if none is refused.
+// changeLibraries looks at all servers, and changes them if refuse accepts each of them.
 func changeLibraries(ctx context.Context, c rueidis.Client, release string, refuse func(*Library) error,
 	change func(context.Context, *Library) error) ([]Library, error) {
 	rows := slices.DeleteFunc(Libraries(ctx, c, release), func(l Library) bool { return l.receives })

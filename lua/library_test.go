@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A library of ours, as another release would have it; and one of somebody else.
+// libraryOf returns a library of ours, as another release would have it.
 func libraryOf(release, source string) string {
 	return libraryOfLevel(release, source, fmt.Sprintf(", 'level', '%d'", Level))
 }
@@ -28,7 +28,7 @@ func TestLibraryIsLoadedWhereItBelongs(t *testing.T) {
 		name, there      string
 		state            LibraryState
 		did              string // what load does
-		refused          error  // or why it does not
+		refused          error  // or why load is refused
 		deletion, forced string // what delete does, and load with force
 	}{
 		{"nothing", "", LibraryAbsent, "loaded", nil, "", "loaded"},
@@ -113,7 +113,7 @@ func TestLibraryIsLoadedByManyAtOnce(t *testing.T) {
 	redistest.Want(b, "state", Libraries(b.ctx, b.c, "v1.2.3")[0].State, LibraryCurrent)
 }
 
-// What cannot be done is classified, and says on which server.
+// Errors are classified, and name the server.
 func TestLibraryErrors(t *testing.T) {
 	own := redistest.Own(t)
 	b := newRig(t, own)

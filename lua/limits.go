@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Limits at the door. They are checked before Redis is touched.
+// Limits of arguments. They are checked before Redis is asked.
 const (
 	MaxQueueBytes       = 128
 	MaxPrefixBytes      = 128
@@ -59,7 +59,7 @@ func CheckQueue(name string) error {
 	return nil
 }
 
-// isQueueName is ^[A-Za-z0-9._:-]+$, for every call that names a queue.
+// isQueueName matches ^[A-Za-z0-9._:-]+$ without a regular expression, because every call that names a queue runs it.
 func isQueueName(name string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -116,8 +116,8 @@ func CheckPayload(payload []byte) error {
 	return nil
 }
 
-// CheckHeaders refuses more than 64 headers, names that are empty, longer than 128 bytes or hold control characters, values
-// longer than 8 KiB, more than 32 KiB together, and whatever is not UTF-8.
+// CheckHeaders refuses more than 64 headers, names that are empty, longer than 128 bytes or hold control characters,
+// values longer than 8 KiB, more than 32 KiB together, and text that is not UTF-8.
 func CheckHeaders(headers map[string]string) error {
 	if len(headers) > MaxHeaders {
 		return Invalid("headers", fmt.Sprint(len(headers)), "must be at most %d", MaxHeaders)

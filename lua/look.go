@@ -8,18 +8,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// This file holds the scripts that write nothing, for users who may not.
+// This file holds the scripts that write nothing, for users who may only read.
 
 var findOrphansScript = load("find_orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field"}).readOnly()
 
-// ScanOrphans looks at roughly limit fields of a hash (payload or meta), or 1 MiB, from a cursor on, and returns those without a
-// member of the schedule, how many it came to, and the next cursor: "0" = came round.
+// ScanOrphans scans about limit fields of a hash (payload or meta), or 1 MiB, from a cursor on. It returns the fields
+// without a member of the schedule, the number of fields scanned, and the next cursor; "0" = the scan is complete.
 func ScanOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string,
 	limit int) (orphans []string, looked int, next string, err error) {
 	return findOrphans(ctx, c, due, hash, cursor, limit, nil)
 }
 
-// StillOrphans returns those of the fields of a hash that are there, and without a member of the schedule.
+// StillOrphans returns the given fields that exist in the hash and have no member of the schedule.
 func StillOrphans(ctx context.Context, c rueidis.Client, due, hash string, fields []string) (orphans []string, err error) {
 	orphans, _, _, err = findOrphans(ctx, c, due, hash, "0", 0, fields)
 	return orphans, err
@@ -49,7 +49,7 @@ func findOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string
 
 var findLostScript = load("find_lost", []string{"stream"}, []string{"group"}, []string{"entry"}).readOnly()
 
-// LostEntries returns those of the entries that are pending with a group, and not in the stream.
+// LostEntries returns the given entries that are pending in a group, and not in the stream.
 func LostEntries(ctx context.Context, c rueidis.Client, stream, group string, entries []string) (lost []string, err error) {
 	reply, err := inParts(entries, func(entries []string) ([]int64, error) {
 		return findLostScript.integers(ctx, c, []string{stream}, append([]string{group}, entries...), len(entries), Durability{})

@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Bodies without a member are found by a scan, and found again by name; what has a member, or is not there, is none.
+// Bodies without a member are found by a scan, and confirmed by name. A field with a member, or a missing one, is no
+// orphan.
 func TestFindOrphans(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("HSET", b.k.Payload, "m", "p", "a", "p", "b", "")
@@ -45,8 +46,8 @@ func TestFindOrphans(t *testing.T) {
 	})
 }
 
-// An entry is lost when it is pending with the group and its body is gone: not one that is there, that another group holds, or
-// that nobody holds. What is large is looked at in several calls.
+// An entry is lost if it is pending in the group and missing from the stream: not if it exists, if another group holds
+// it, or if nobody does. Large entries are looked at in several calls.
 func TestLostEntries(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")

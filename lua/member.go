@@ -2,33 +2,35 @@ package lua
 
 import "strings"
 
-// Separator parts the members of the schedule that are no first-time message. No message ID may hold it.
+// Separator separates the parts of a schedule member that is not a first-time message. A message ID must not contain
+// it.
 const Separator = "\x1f"
 
-// MemberKind says what a member of the schedule stands for.
+// MemberKind is the kind of a member of the schedule.
 type MemberKind int
 
-// Kinds of members. Each has a shape of its own, so that nothing that is written for one is written over another:
+// Kinds of members. Each has its own shape, so that a member never overwrites one of another kind:
 //
 //	ID                                first
 //	ID 0x1F group 0x1F ms-seq         retry
 //	ID 0x1F group 0x1F dead:ms-seq    redriven
 //	ID 0x1F group 0x1F ready:ms-seq   imported
 //
-// An ID holds no separator, and no entry ID does: whatever the group is called, the first and the last one part the three.
+// Neither a message ID nor an entry ID contains a separator. So the first and the last one separate the three parts,
+// whatever the group's name is.
 const (
 	MemberFirst MemberKind = iota // a first-time message: its ID
-	// of a delivery that failed; and whatever an older program redrove or imported, or somebody made up
+	// of a failed delivery; also one that an older program redrove or imported, or another program made up
 	MemberRetry
 	MemberRedriven // of a dead letter
-	MemberImported // of an entry that was ready, or pending, where it was exported
+	MemberImported // of an entry that was ready or pending when it was exported
 )
 
-// OfOverlap stands for the entry ID in the names of a retry, and of an imported entry, of a message with FieldOverlap:
-// who asks whether anything is left of the message knows these names.
+// OfOverlap replaces the entry ID in the name of a retry, or of an imported entry, of a message with FieldOverlap: so
+// the name follows from the message, and FindUnfinished can look it up.
 const OfOverlap = "0-0"
 
-// Member is the name of a scheduled message, taken apart.
+// Member is a parsed member of the schedule.
 type Member struct {
 	Kind  MemberKind
 	ID    string
@@ -38,7 +40,7 @@ type Member struct {
 
 var memberMarks = map[MemberKind]string{MemberRetry: "", MemberRedriven: "dead:", MemberImported: "ready:"}
 
-// ParseMember takes any member apart.
+// ParseMember parses any member.
 func ParseMember(member string) Member {
 	first, last := strings.Index(member, Separator), strings.LastIndex(member, Separator)
 	if first < 0 || first == last {
@@ -53,7 +55,7 @@ func ParseMember(member string) Member {
 	return m
 }
 
-// String is the member.
+// String returns the member.
 func (m Member) String() string {
 	if m.Kind == MemberFirst {
 		return m.ID

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A dead letter may have the ID of an entry: both are the time. Redriven, it was called as the retry of that entry is, and the
-// one overwrote payload, headers and due time of the other.
+// A dead letter may have the same ID as an entry, because both are times. Redriven, it got the name of that entry's
+// retry, and one overwrote payload, headers and due time of the other.
 func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, first := range []string{"retry", "redrive"} {
@@ -40,7 +40,7 @@ func TestMembersOfRetriesAndRedrivenLettersCannotMeet(t *testing.T) {
 	})
 }
 
-// The same letter again, because it was restored from an export: what waits from before keeps its payload.
+// The same letter again, because it was restored from an export: the member that is still scheduled keeps its payload.
 func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter, edited := b.bury("g", "m", ""), []byte("edited")
@@ -63,12 +63,12 @@ func TestALetterThatIsRedrivenTwiceIsScheduledTwice(t *testing.T) {
 	})
 }
 
-// Whatever IDs, groups and entries are called: a name stands for one message alone, and says which.
+// Whatever the names of IDs, groups and entries are: a member stands for one message alone, and tells which.
 func TestMembersOfDifferentMessagesDiffer(t *testing.T) {
 	entry := rapid.Custom(func(t *rapid.T) string {
 		return fmt.Sprintf("%d-%d", rapid.Uint64Range(0, 3).Draw(t, "ms"), rapid.Uint64Range(0, 3).Draw(t, "seq"))
 	})
-	text := rapid.StringOfN(rapid.SampledFrom([]rune("adery:1-0\x1f+é")), 0, 12, -1) // of what the shapes are made of
+	text := rapid.StringOfN(rapid.SampledFrom([]rune("adery:1-0\x1f+é")), 0, 12, -1) // characters of which the shapes consist
 	member := rapid.Custom(func(t *rapid.T) Member {
 		m := Member{
 			Kind: MemberKind(rapid.IntRange(0, len(memberMarks)).Draw(t, "kind")),
@@ -79,7 +79,7 @@ func TestMembersOfDifferentMessagesDiffer(t *testing.T) {
 		}
 		return m
 	})
-	// Not beside parallel tests: TestNoScriptTouchesMoreThanItsBudget, which is one, sets the flags that this reads.
+	// Not beside parallel tests: the parallel TestNoScriptTouchesMoreThanItsBudget sets the flags that this one reads.
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := member.Draw(t, "a"), member.Draw(t, "b")
 		if got := ParseMember(a.String()); got != a {
@@ -91,7 +91,7 @@ func TestMembersOfDifferentMessagesDiffer(t *testing.T) {
 	})
 }
 
-// The scripts write the shapes that ParseMember knows, and no other.
+// The scripts write only the shapes that ParseMember knows.
 func TestScriptsNameMembersByTheirShapes(t *testing.T) {
 	t.Parallel()
 	shape := regexp.MustCompile(`\w+ \.\. SEP \.\. group \.\. SEP \.\. ('[^']*'(?: \.\. \w+)?|\w+)`)

@@ -14,12 +14,12 @@ type Need struct {
 	Keys    []int  // for which of KEYS, from 0; empty = a command without keys
 }
 
-// KeyNames returns what the header of a script calls its keys, in order.
+// KeyNames returns the names of a script's keys from its header, in order.
 func KeyNames(name string) []string { return keyNames(name + ".lua") }
 
-// Needs returns what a script may call, read from its text and that of the library functions that it can reach, in the order of
-// the texts. The server checks each command of a script as one of the user's own, so this is what a user must be allowed who runs
-// it.
+// Needs returns the commands that a script may call, read from its text and from the library functions that it can
+// reach, in the order of the texts. The server checks each command of a script as if the user called it. So a user who
+// runs the script needs the right to all of them.
 func Needs(name string) []Need {
 	return needs(name+".lua", textOf(name+".lua"))
 }
@@ -30,17 +30,18 @@ var (
 	subcommands = map[string]bool{"XGROUP": true, "XINFO": true, "MEMORY": true}
 )
 
-// chunked is the one function that is told its command; its callers are looked at instead.
+// chunked is the one function that gets a command as an argument; its callers are looked at instead.
 const chunked = "in_chunks"
 
-// firstWrite is the comment behind which a script writes. Above it a command that is refused ends the script by itself, with
+// firstWrite is the comment after which a script writes. A command that is refused before it ends the script, with
 // nothing done.
 var firstWrite = regexp.MustCompile(`(?m)^-- Everything is known before the first write.*\n`)
 
-// mayFail is a line behind which nothing depends on what it did.
+// mayFail matches a line on whose effect nothing depends.
 var mayFail = regexp.MustCompile(`(?m)^ *(if [\w.]+ then )?pcall\(\w+(, [\w.]+)?\)( end)?\n`)
 
-// guarded returns what a script may call behind firstWrite, or all that it may call if it has none; but for what may fail.
+// guarded returns the commands that a script may call after firstWrite, or all if it has no such comment, except in
+// lines that mayFail matches.
 func guarded(file string) []Need {
 	parts := firstWrite.Split(readSource(file), 2)
 	if len(parts) == 1 {
@@ -49,7 +50,7 @@ func guarded(file string) []Need {
 	before, writes := stripComments(parts[0]), mayFail.ReplaceAllString(stripComments(parts[1]), "")
 	library := libText(file) + before
 	functions, _ := splitFunctions(library)
-	for _, f := range functions { // what makes a function above the line may be called by it below
+	for _, f := range functions { // a function made above the line may be called below it
 		if strings.Contains(f.text, "return function") && hasWord(before, f.name) {
 			writes += f.name + "\n"
 		}
@@ -57,8 +58,8 @@ func guarded(file string) []Need {
 	return withoutOptional(file, needs(file, functionsOf(library, writes)+writes))
 }
 
-// optionalKeys are those that few queues use; what writes to one tries first, before it changes anything else. To ask for rights
-// to them each time would cost every queue.
+// optionalKeys are keys that few queues use. A script tries its write to one before it changes anything else, because
+// checking the rights to them each time would cost every queue.
 var optionalKeys = []string{"turns", "rate"}
 
 func withoutOptional(file string, all []Need) (rest []Need) {
@@ -75,7 +76,7 @@ func withoutOptional(file string, all []Need) (rest []Need) {
 	return rest
 }
 
-// keyNames and keyTypes are what the header of a script says of its keys, in order.
+// keyNames and keyTypes return the names and the types of a script's keys from its header, in order.
 func keyNames(file string) []string { return headerKeys(file, 1, ", ") }
 func keyTypes(file string) []string { return headerKeys(file, 2, "; ") }
 
@@ -128,7 +129,7 @@ func needs(file, source string) []Need {
 	return found
 }
 
-// reachable returns the lines of a script that are in none of its functions, and those of its functions that can be called from
+// reachable returns the lines of a script outside its functions, and the lines of the functions that can be called from
 // there.
 func reachable(source string) []string {
 	functions, rest := splitFunctions(source)
@@ -140,10 +141,10 @@ func reachable(source string) []string {
 	return strings.Split(rest+functionsOf(source, rest), "\n")
 }
 
-// function is one of a script's, with its text.
+// function is one function of a script.
 type function struct{ name, text string }
 
-// splitFunctions returns the functions of a script, and the lines that are in none.
+// splitFunctions returns the functions of a script, and the lines outside of them.
 func splitFunctions(source string) (functions []function, rest string) {
 	inside := false
 	for line := range strings.Lines(source) {
@@ -161,7 +162,7 @@ func splitFunctions(source string) (functions []function, rest string) {
 	return functions, rest
 }
 
-// functionsOf returns those functions of a source, in their order, that can be called from a text.
+// functionsOf returns the functions of a source that can be called from a text, in their order.
 func functionsOf(source, text string) string {
 	functions, _ := splitFunctions(source)
 	called := map[string]bool{}
@@ -183,7 +184,7 @@ func functionsOf(source, text string) string {
 	return b.String()
 }
 
-// hasWord reports whether a name of Lua stands in a text, and not only as a part of another one.
+// hasWord reports whether a Lua name stands in a text as a whole word.
 func hasWord(text, name string) bool {
 	inName := func(at int) bool {
 		return at >= 0 && at < len(text) && (text[at] == '_' || unicode.IsLetter(rune(text[at])) ||
@@ -200,7 +201,7 @@ func hasWord(text, name string) bool {
 	}
 }
 
-// keysFor returns the keys of the type that a command is for.
+// keysFor returns the keys of the type on which a command works.
 func keysFor(command string, types []string) (keys []int) {
 	of, ok := map[byte]string{'X': "stream", 'Z': "zset", 'H': "hash"}[command[0]]
 	for i, t := range types {
@@ -211,7 +212,7 @@ func keysFor(command string, types []string) (keys []int) {
 	return keys
 }
 
-// readOnly are the commands of scripts that write nothing. A new one that is missing here only makes the guard longer.
+// readOnly are the commands that write nothing. A command that is missing here only makes the guard longer.
 var readOnly = map[string]bool{
 	"TYPE": true, "TIME": true, "EXISTS": true, "ZRANGE": true, "ZRANGEBYSCORE": true, "ZSCORE": true, "ZMSCORE": true,
 	"ZCARD": true, "ZCOUNT": true,
@@ -221,7 +222,7 @@ var readOnly = map[string]bool{
 	"XPENDING": true, "XINFO GROUPS": true, "MEMORY USAGE": true, "GET": true, "GETRANGE": true,
 }
 
-// argumentsAfterKey is what a command needs behind its key to be a command at all: newer servers answer no question about less.
+// argumentsAfterKey is the least number of arguments after a command's key: newer servers check no rights for fewer.
 var argumentsAfterKey = map[string]int{
 	"XADD": 3, "XDEL": 1, "XTRIM": 2, "XACK": 2, "XCLAIM": 4, "XAUTOCLAIM": 4, "XGROUP CREATE": 2, "XGROUP DELCONSUMER": 2,
 	"XGROUP DESTROY": 1,
@@ -232,10 +233,10 @@ var argumentsAfterKey = map[string]int{
 	"PEXPIRE": 1, "GETRANGE": 2, "SET": 1, "XREADGROUP": 1,
 }
 
-// wordsBeforeKey is what stands between a command and its key.
+// wordsBeforeKey are the words between a command and its key.
 var wordsBeforeKey = map[string][]string{"XREADGROUP": {"GROUP", "0", "0", "STREAMS"}}
 
-// Words returns the need as a command of the shortest kind, for a key of that name; for ACL DRYRUN.
+// Words returns the need as the shortest possible command for a key of that name; for ACL DRYRUN.
 func (n Need) Words(key string) []string {
 	words := strings.Fields(n.Command)
 	if len(n.Keys) == 0 {
@@ -248,9 +249,9 @@ func (n Need) Words(key string) []string {
 	return words
 }
 
-// guard returns what stands in front of a script's writes: it refuses a user who lacks a command that may be called there, for a
-// refusal in the middle would leave half of it done. A script that only reads needs none. Looking costs a fraction of what a
-// command does, and is none to the server. The in-process server has no users.
+// guard returns the Lua in front of a script's writes. It refuses a user who lacks a command that may be called there,
+// because a refusal in the middle would leave the work half done. A script that only reads needs no guard. The check
+// costs a fraction of a command, and the server does not count it as one. The in-process server has no users.
 func guard(file string, all []Need) string {
 	if !slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] }) {
 		return ""
@@ -258,17 +259,18 @@ func guard(file string, all []Need) string {
 	return refuseWhoLacks(file, all)
 }
 
-// refuseWhoLacks returns the Lua that ends a script of a user who may not call all of that.
+// refuseWhoLacks returns the Lua that refuses a user who may not call all of these commands.
 func refuseWhoLacks(file string, all []Need) string {
 	var checks []string
 	names := keyNames(file)
-	// Not all clients give these: what few queues use, and, to a function, turns, the history, and what stands behind either.
+	// Some callers omit these keys: those that few queues use; and, in a function call, turns, the history and all keys
+	// after either.
 	turns, history := slices.Index(names, "turns"), slices.Index(names, "history")
 	optional := func(key int) bool {
 		if key < 0 {
 			return false
 		}
-		if file == "redrive.lua" && names[key] == "stream" { // its former call as a function has none
+		if file == "redrive.lua" && names[key] == "stream" { // a former call of the function does not give it
 			return true
 		}
 		return turns >= 0 && key >= turns || history >= 0 && key >= history ||

@@ -6,8 +6,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What opens a full server must remove nothing, whatever things are called. It named the field 0x1F, and a member of that name
-// lost its payload.
+// The write that lets a script pass on a full server must remove nothing, whatever names are used. It once named the
+// field 0x1F, and a member of that name lost its payload.
 func TestNoScriptRemovesAMemberThatItWasNotTold(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

@@ -12,11 +12,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Drained counts what one drain did. Wait is the time until the next due message: zero = more is due now, negative = nothing is
-// scheduled, or the queue is held. Refusal is the server's error when the stream refused an entry, DeadRefusal that when the dead
-// letters did: what should have become one waits another minute, and the rest goes on. Late is by how much the oldest that was
-// due was late besides what the rate had it wait, in whole milliseconds; zero for due times before 2001, by which some mean now.
-// Held says what holds back messages that are due: HeldByRate or HeldByReadyLimit; Wait is then until the next may pass.
+// Drained is the result of one drain. Wait is the time until the next due message: zero = more is due now, negative =
+// nothing is scheduled, or the queue is held. Refusal is the server's error if the stream refused an entry. DeadRefusal
+// is its error if the dead-letter stream refused one: that message waits another minute, and the drain goes on. Late is
+// by how much the oldest due message was late, without the delay by the rate, in whole milliseconds; zero for due times
+// before 2001, which some use for now. Held is the limit that holds due messages back, HeldByRate or HeldByReadyLimit;
+// Wait is then the time until the next may pass.
 type Drained struct {
 	Moved, Dead int
 	Wait, Late  time.Duration
@@ -25,7 +26,7 @@ type Drained struct {
 	Held        string
 }
 
-// What a policy holds messages back by that are due.
+// Limits of a policy that hold due messages back.
 const (
 	HeldByRate       = "rate"
 	HeldByReadyLimit = "ready_limit"
@@ -56,14 +57,14 @@ func Drain(ctx context.Context, c rueidis.Client, k Keys, limit, maxBytes int) (
 		texts[2]}, nil
 }
 
-// duration is n of a unit, or as many as a duration holds: 292 years. Others may schedule for later than that.
+// duration returns n units, or the longest duration: 292 years. Other programs may schedule messages for later.
 func duration(n int64, unit time.Duration) time.Duration {
 	return time.Duration(min(n, int64(math.MaxInt64/unit))) * unit
 }
 
-// Trimmed counts what one trim did. Cursor is "" when the sweep came round. Groups is how many groups the stream has; with none,
-// nothing is ever freed. Windows is how many ended dedup windows went. Turns: some message has a key, so PassTurns has something
-// to look at.
+// Trimmed is the result of one trim. Cursor is "" when the sweep has come to the end. Groups is the number of groups of
+// the stream; without any, nothing is freed. Windows is the number of ended dedup windows that were removed. Turns:
+// some message has a key, so PassTurns has work to do.
 type Trimmed struct {
 	Freed   int
 	Cursor  string
@@ -74,8 +75,8 @@ type Trimmed struct {
 
 var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
 
-// Trim frees entries that every group has acknowledged: from the head of the stream, and when there is nothing there, behind
-// entries that stay pending, from cursor on. A maxBytes of zero leaves that sweep out.
+// Trim frees entries that every group has acknowledged. It frees them at the head of the stream. If there are none, it
+// sweeps from cursor on, after entries that stay pending. With maxBytes zero there is no sweep.
 func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, maxBytes int) (Trimmed, error) {
 	if cursor == "" {
 		cursor = "0-0"
@@ -103,9 +104,9 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 
 var heartbeatScript = load("heartbeat", []string{"bridges"}, []string{"bridge", "timeout"}, nil)
 
-// Heartbeat says that a bridge lives, and returns all that do, itself among them, with the server's time. Of more than 5,000 it
-// returns as many: by rendezvous hashing the owner of a queue finds itself to be so in any subset that holds it, and the others
-// overlap at worst.
+// Heartbeat records that a bridge is alive. It returns the server's time and all live bridges, itself among them, but
+// at most 5,000. These are enough: by rendezvous hashing, the owner of a queue among all bridges is its owner in any
+// subset that contains it. The other bridges at worst serve the queue, too.
 func Heartbeat(ctx context.Context, c rueidis.Client, g Globals, bridge string,
 	timeout time.Duration) (now time.Time, live []string, err error) {
 	reply, err := heartbeatScript.list(ctx, c, []string{g.Bridges},
@@ -134,8 +135,8 @@ func textsOf(reply []rueidis.RedisMessage) ([]string, error) {
 
 var configureScript = load("configure", []string{"settings"}, nil, []string{"field", "value"})
 
-// Configure writes settings (an empty value removes a field): to a queue's policy with its wake stream, or to the defaults with
-// theirs. Bridges that could not be woken see them at their next look.
+// Configure writes settings to a queue's policy or to the defaults, and a token to the wake stream of either. An empty
+// value removes a field. A bridge that was not woken sees the settings at its next look.
 func Configure(ctx context.Context, c rueidis.Client, settings, wake string, values []FieldValue) error {
 	args := make([]string, 0, 2*len(values))
 	for _, v := range values {
@@ -150,7 +151,7 @@ func Configure(ctx context.Context, c rueidis.Client, settings, wake string, val
 
 var signalScript = load("signal", []string{"wake"}, []string{"field"}, nil)
 
-// signal adds a wake token. One that is lost costs lateness, never a message.
+// signal adds a wake token. Without it messages may be late; none is lost.
 func signal(ctx context.Context, c rueidis.Client, wake, field string) error {
 	_, err := signalScript.integer(ctx, c, []string{wake}, []string{field})
 	return err
@@ -162,21 +163,21 @@ type Redrive struct {
 	When    When
 	Payload *[]byte // nil = its own
 	Fields  string  // "" = keep; else from EncodeMeta: replaces headers, max_attempts and expires_ms
-	To      string  // the group that gets it; "" = the one it failed in
+	To      string  // the group that gets it; "" = the one in which it failed
 
-	// Moved is all that a letter holds which is in another partition; nil = the letter is in this one. It is scheduled
-	// here, under a name that makes a repeated call harmless while it waits. Whoever calls deletes it there when that
-	// was done. Payload counts for nothing: give another one in Moved.
+	// Moved is the whole content of a letter in another partition; nil = the letter is in this one. It is scheduled
+	// here, under a name that makes a repeated call harmless while it is scheduled. Afterwards the caller deletes the
+	// letter there. Payload is ignored: put another payload into Moved.
 	Moved []FieldValue
 }
 
-// Redriven is what became of one Redrive.
+// Redriven is the result of one Redrive.
 type Redriven int
 
 // Outcomes of RedriveDead.
 const (
 	RedriveGroupGone  Redriven = -4 // the stream does not have the group: give another one
-	RedriveUnreadable Redriven = -3 // what it carried besides its payload cannot be read, or is too much: give Fields
+	RedriveUnreadable Redriven = -3 // its fields besides the payload cannot be read, or are too large: give Fields
 	RedriveMalformed  Redriven = -2 // Fields is not an object of strings
 	RedriveNoPayload  Redriven = -1 // its body was lost or unreadable: give a payload
 	RedriveGone       Redriven = 0  // redriven or purged by someone else
@@ -187,8 +188,8 @@ var redriveScript = load("redrive",
 	[]string{"dead", "due", "payload", "meta", "wake", "stream", "policy", "history"}, nil,
 	[]string{"letter", "when", "edited", "payload", "fields", "to"})
 
-// RedriveDead schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its
-// old expiry.
+// RedriveDead schedules dead letters again, each for the group in which it failed or for another one, with attempt 1
+// and without its old expiry.
 func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redrive) ([]Redriven, error) {
 	reply, err := inParts(letters, func(letters []Redrive) ([]int64, error) {
 		args := make([]string, 0, 6*len(letters)+1)
@@ -216,23 +217,25 @@ func RedriveDead(ctx context.Context, c rueidis.Client, k Keys, letters []Redriv
 	return out, nil
 }
 
-// Look is what a survey saw of one queue. Err is set when its schedule, or its stream, could not be looked at; the other fields
-// say what was seen besides. SideErr is set when only something beside them could not: tokens, windows, settings, recurrences.
+// Look is the state of one queue that a survey saw. Err is set if its schedule or its stream could not be read; the
+// other fields hold the rest. SideErr is set if only other keys could not be read: tokens, windows, settings,
+// recurrences.
 type Look struct {
 	Wait    time.Duration // until the head is due; negative = nothing is scheduled, or the queue is held
 	Overdue time.Duration // how late the head is
 	Token   string        // ID of the wake token
 	Busy    bool          // the stream holds entries, or a group was seen to hold some
 	Turns   bool          // messages with a key are in flight, or wait for their turn
-	Untidy  bool          // bodies without a member, dedup windows, notes of reclaims, or leases
-	Orphans bool          // of these, bodies without a member: there are more bodies than members
+	Untidy  bool          // bodies without a member, dedup windows, notes of reclaims, or leases are left
+	Orphans bool          // bodies without a member are left: there are more bodies than members
 	Bodies  int64         // fields of payload and meta
-	Recurs  bool          // there are recurrences, or something is remembered of one
+	Recurs  bool          // there are recurrences, or plans of them
 	Err     error
 	SideErr error
 
-	// Standing says, while no group holds an entry, what entries and groups look like: as long as it stays the same, nobody has
-	// read or added anything, and there is nothing to do. Empty: a group holds something, there are no entries, or nobody looked.
+	// Standing describes entries and groups while no group holds an entry. As long as it stays the same, nobody has
+	// read or added an entry, and there is nothing to do. Empty: a group holds an entry, there are none, or nobody
+	// looked.
 	Standing string
 }
 
@@ -247,8 +250,8 @@ var surveyScript = func() *script {
 // MaxSurvey is how many queues one survey looks at.
 const MaxSurvey = 250
 
-// Survey looks at up to MaxSurvey queues in one request. held: also whether the groups of a stream without entries hold some,
-// whose bodies someone deleted. On a cluster the queues must share a slot: give it one.
+// Survey looks at up to MaxSurvey queues in one round trip. held: also look whether groups of a stream without entries
+// hold deleted ones. On a cluster the queues must share a slot, so give only one.
 func Survey(ctx context.Context, c rueidis.Client, queues []Keys, held bool) ([]Look, error) {
 	arg := "0"
 	if held {
@@ -318,32 +321,33 @@ func parseLook(reply []rueidis.RedisMessage) (Look, error) {
 	return look, nil
 }
 
-// Orphan is a field of a hash without a member of the schedule. Length, of its value, tells it from another of that name;
-// negative: from none.
+// Orphan is a hash field without a member of the schedule. Length is that of its value: a field with another length is
+// another one. Negative: not compared.
 type Orphan struct {
 	Field  string
 	Length int64
 }
 
-// Watched is an orphan that was found before. Ripe: it has been one for long enough, and is deleted if it is one still.
+// Watched is an orphan that was found before. Ripe: it has been an orphan for long enough, and is deleted if it still
+// is one.
 type Watched struct {
 	Orphan
 	Ripe bool
 }
 
-// Swept is what one look for orphans did. Left is, for each that was watched, what it is now: negative, when it is no longer the
-// orphan that was found. Found are those that were met.
+// Swept is the result of one look for orphans. Left has an element for each watched orphan: its length now; negative =
+// it is no longer the orphan that was found. Found are the orphans that the scan met.
 type Swept struct {
 	Deleted int
-	Cursor  string // "0" = came round
+	Cursor  string // "0" = the scan is complete
 	Left    []int64
 	Found   []Orphan
 }
 
 var orphansScript = load("orphans", []string{"due", "fields"}, []string{"cursor", "limit"}, []string{"field", "length", "ripe"})
 
-// SweepOrphans looks at watched fields of a hash (payload or meta), deletes those that are ripe and still have no member in the
-// schedule, and looks at roughly limit further fields, or 1 MiB.
+// SweepOrphans checks watched fields of a hash (payload or meta), and deletes those that are ripe and still have no
+// member in the schedule. Then it scans about limit further fields, or 1 MiB.
 func SweepOrphans(ctx context.Context, c rueidis.Client, due, hash, cursor string, limit int, watched []Watched) (Swept, error) {
 	if cursor == "" {
 		cursor = "0"

@@ -14,7 +14,7 @@ import (
 func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
-		// Dead for long; dead, but stamped by a clock that was ahead; alive; a little ahead.
+		// Long dead; stamped by a clock that was far ahead; alive; a little ahead.
 		b.do("ZADD", b.g.Bridges, ms(now-3001), "old", ms(now+60_000), "future", ms(now-500), "other", ms(now+500), "ahead")
 		at, live, err := Heartbeat(b.ctx, b.c, b.g, "me", 3*time.Second)
 		if err != nil {
@@ -32,10 +32,11 @@ func TestHeartbeatReturnsTheLiveBridges(t *testing.T) {
 	})
 }
 
-//  1. 1,000 heartbeats are older than one's own. 2. Heartbeats were answered with the 1,000 oldest. 3. From the 1,001st on no
-//     bridge found
+// No queue had an owner any more.
 //
-// itself among the live ones, so no queue had an owner.
+//  1. There are 1,000 heartbeats older than a bridge's own.
+//  2. Heartbeats were answered with the 1,000 oldest.
+//  3. So from the 1,001st on, no bridge found itself among the live ones.
 func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, others := range []int{999, 1000, 1500, 6000} {
@@ -107,7 +108,7 @@ func TestSetTargetOverwritesNoOther(t *testing.T) {
 			done                  bool
 		}{
 			{"a", "1", "2", false}, {"a", "", "1", true}, {"a", "", "2", false}, {"a", "1", "2", true}, {"a", "1", "3", false},
-			{"b", "", "1", true}, {"c", "", "1", false}, // two are the most
+			{"b", "", "1", true}, {"c", "", "1", false}, // two are the limit
 			{"b", "1", "2", true},
 		} {
 			done, err := SetTarget(b.ctx, b.c, b.k, c.group, c.before, c.target, 2)
@@ -153,7 +154,7 @@ func TestDropGroupsDestroysNoGroupThatIsOwedAnything(t *testing.T) {
 		drop(0)
 		redistest.Want(b, "given to a", len(b.read("a", "c", 10)), 1)
 		b.do("XDEL", b.k.Stream, "5-1")
-		drop(1) // a holds an entry that somebody deleted: it is to become a dead letter
+		drop(1) // a holds an entry that was deleted: it is to become a dead letter
 		b.do("XACK", b.k.Stream, "a", "5-1")
 		drop(1)
 		drop(0)
@@ -270,7 +271,8 @@ func TestSurveySeesEachQueueAndItsErrors(t *testing.T) {
 	})
 }
 
-// Entries that nobody reads look the same until somebody adds, reads, makes a group or destroys one.
+// The standing of entries that no group holds stays the same until somebody adds or reads an entry, or creates or
+// destroys a group.
 func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		seen := map[string]bool{}
@@ -294,7 +296,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 		entry := b.read("g", "c", 1)[0].EntryID
 		look(true, false)
 		b.do("XACK", b.k.Stream, "g", entry)
-		look(false, false) // h has read nothing, so that nothing can be freed
+		look(false, false) // h has read nothing, so nothing can be freed
 		b.do("XADD", b.k.Stream, "*", "id", "more")
 		look(false, true)
 		b.do("XGROUP", "DESTROY", b.k.Stream, "h")
@@ -302,8 +304,7 @@ func TestSurveySaysWhatEntriesLookLikeThatNobodyHolds(t *testing.T) {
 	})
 }
 
-// A group that holds nothing but entries that somebody has deleted is seen when groups are looked at, and costs nothing
-// otherwise.
+// A group that holds only deleted entries is seen if groups are looked at, and costs nothing otherwise.
 func TestSurveySeesDeletedEntriesWhenAsked(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		b := newRig(t, s)
@@ -358,7 +359,8 @@ func TestSweepOrphansNeedsTwoLooks(t *testing.T) {
 		redistest.Want(b, "cursor", first.Cursor, "0")
 		wantList(b, "found", first.Found, Orphan{"gone", 1}, Orphan{"orphan", 1}, Orphan{"other", 1}, Orphan{"soon", 1},
 			Orphan{"unripe", 2})
-		// A producer in two steps: its member comes after the body. And one that has sent another body under the ID of the first.
+		// A producer in two steps writes the body before its member. Another one has sent another body under the first
+		// one's ID.
 		b.do("ZADD", b.k.Due, "6", "soon")
 		b.do("HSET", b.k.Payload, "other", "longer")
 		b.do("HDEL", b.k.Payload, "gone")
@@ -398,8 +400,8 @@ func TestSweepOrphansGoesOnFromItsCursor(t *testing.T) {
 	})
 }
 
-// The wake token is a call of its own, because on a cluster the shared keys are in different slots: without it bridges are late,
-// and nothing is lost.
+// The wake token needs a call of its own, because on a cluster the shared keys are in different slots. Without it
+// bridges are late, and nothing is lost.
 func TestRegisterAndConfigureDoNotNeedTheirWakeStream(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.do("SET", b.g.Wake, "not a stream")

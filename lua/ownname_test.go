@@ -10,10 +10,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// lettersOwn matches fields that make way in a dead letter.
+// lettersOwn matches the fields that get a prefix in a dead letter.
 var lettersOwn = regexp.MustCompile(`^(message:)*(group|entry|reason|dead_ms|meta|raw)$`)
 
-// inLetter returns the fields of a message as a dead letter has them.
+// inLetter returns the fields of a message as they are named in a dead letter.
 func inLetter(message map[string]string) map[string]string {
 	letter := map[string]string{}
 	for name, value := range message {
@@ -25,8 +25,8 @@ func inLetter(message map[string]string) map[string]string {
 	return letter
 }
 
-// A foreign field with a name that dead letters have of their own was overwritten by it, or dropped; nobody was told. It makes
-// way in the letter, and a redrive gives it back. One whose name looks like one that made way does as well.
+// A foreign field with the name of a dead letter's own field was overwritten by it, or dropped, silently. It is renamed
+// in the letter, and a redrive restores the name. So is a field whose name looks like a renamed one.
 func TestFieldsNamedLikeThoseOfLettersMakeWayAndComeBack(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		foreign := map[string]string{}

@@ -14,7 +14,7 @@ import (
 // MaxPartitions is how many partitions a queue may have.
 const MaxPartitions = 256
 
-// PartitionName returns the name under which a partition of a queue has its keys: the queue's own for partition 0, else queue/i.
+// PartitionName returns the name that stands in the keys of a partition: the queue's own for partition 0, else queue/i.
 // NewKeys takes it like a queue's name.
 func PartitionName(queue string, i int) string {
 	if i == 0 {
@@ -23,7 +23,7 @@ func PartitionName(queue string, i int) string {
 	return queue + "/" + strconv.Itoa(i)
 }
 
-// SplitPartition is the reverse of PartitionName; ok is false for what it never returns.
+// SplitPartition is the reverse of PartitionName; ok is false for names that it never returns.
 func SplitPartition(name string) (queue string, i int, ok bool) {
 	queue, number, found := strings.Cut(name, "/")
 	if found {
@@ -44,11 +44,11 @@ func CheckPartitions(n int) error {
 	return nil
 }
 
-// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1: any client may use
-// partition 0.
+// Counts holds every partition count that a queue ever had, in order. It only grows, and always holds 1, because any
+// client may use partition 0.
 type Counts []int
 
-// ParseCounts reads the registry's form, "1" or "1,4". What it cannot read is left out.
+// ParseCounts reads the registry's form, "1" or "1,4". It leaves out numbers that it cannot read.
 func ParseCounts(text string) Counts {
 	counts := Counts{1}
 	for one := range strings.SplitSeq(text, ",") {
@@ -60,14 +60,14 @@ func ParseCounts(text string) Counts {
 	return slices.Compact(counts)
 }
 
-// With returns the counts and those of another list.
+// With returns the union of the counts and others.
 func (c Counts) With(others ...int) Counts {
 	all := slices.Concat(Counts{1}, c, others)
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// Latest returns the count that is in force: the greatest.
+// Latest returns the count that is in force: the largest.
 func (c Counts) Latest() int {
 	if len(c) == 0 {
 		return 1
@@ -84,12 +84,12 @@ func (c Counts) Names(queue string) []string {
 	return names
 }
 
-// Of returns the partition that a message with this ID goes to; of one with a key, by its key.
+// Of returns the partition of new messages with this ID. For a message with a key, give the key instead.
 func (c Counts) Of(id string) int { return partitionOf(id, c.Latest()) }
 
-// Candidates returns every partition that a message with this ID may be in, in the order in which it is likely to be
-// there: where its ID belongs by the count in force, where it belonged by earlier counts, and then all others, because
-// a message with a key is where its key belongs.
+// Candidates returns every partition that a message with this ID may be in, the most likely ones first: the one by the
+// count in force, those by earlier counts, and then all others, because a message with a key is in the partition of its
+// key.
 func (c Counts) Candidates(id string) []int {
 	found := []int{c.Of(id)}
 	for _, n := range slices.Backward(c) {
@@ -106,7 +106,8 @@ func (c Counts) Candidates(id string) []int {
 	return found
 }
 
-// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the key if the message has one, modulo the count.
+// partitionOf is part of the protocol: the CRC-32 (IEEE) of the ID, or of the message's key if it has one, modulo the
+// count.
 func partitionOf(id string, count int) int {
 	if count <= 1 {
 		return 0
@@ -123,7 +124,7 @@ func (c Counts) String() string {
 	return strings.Join(text, ",")
 }
 
-// ReadCounts returns the partition counts of one queue; of one that is not registered, {1}. One HGET.
+// ReadCounts returns the partition counts of one queue; {1} if it is not registered. One HGET.
 func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) (Counts, error) {
 	text, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
@@ -132,11 +133,12 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 	return ParseCounts(text), nil
 }
 
-// RegistryDeleted is a field of the registry that is no queue: it names the queue that was deleted last. While it is there the
-// registry was not lost, and a queue that is not in it and has no keys was deleted.
+// RegistryDeleted is a field of the registry that is not a queue: its value is the queue that was deleted last. While
+// the field is there, the registry was not lost. Then a queue that is missing from it, and has no keys, was deleted.
 const RegistryDeleted = "/deleted"
 
-// MarkDeleted notes in the registry that a queue is deleted, also while the server is full. The queue is still in it.
+// MarkDeleted records in the registry that a queue is being deleted. The queue itself stays in it. It also succeeds on
+// a full server.
 func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string) error {
 	_, err := configureScript.integer(ctx, c, []string{g.Queues}, []string{RegistryDeleted, queue})
 	return err
@@ -145,8 +147,8 @@ func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string)
 var deleteEmptyScript = load("delete_empty", []string{"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
 	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, nil, nil)
 
-// DeleteEmpty deletes the keys of a partition, but for its history, and says whether it did: not while it holds a message, a
-// recurrence or a push target. It passes on a full server. May be repeated.
+// DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
+// target. It returns whether it did. It also succeeds on a full server. It may be repeated.
 func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys) (deleted bool, err error) {
 	n, err := deleteEmptyScript.integer(ctx, c, emptyKeys(k), nil)
 	return n == 1, err
@@ -157,7 +159,7 @@ func emptyKeys(k Keys) []string {
 		k.Turns, k.Leases, k.Rate}
 }
 
-// ReadRegistry returns all registered queues with their partition counts, without names that are not allowed. One HGETALL.
+// ReadRegistry returns all registered queues with their partition counts, without invalid names. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()
 	if err != nil {
@@ -174,7 +176,7 @@ func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]
 
 var registerScript = load("register", []string{"queues"}, nil, []string{"queue", "counts"})
 
-// Register makes queues known to the bridges, with one partition unless they have more; see RegisterCounts.
+// Register adds queues to the registry that bridges read, with one partition unless they have more; see RegisterCounts.
 func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string) (int, error) {
 	counts := make(map[string]Counts, len(queues))
 	for _, queue := range queues {
@@ -183,9 +185,9 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 	return RegisterCounts(ctx, c, g, counts)
 }
 
-// RegisterCounts makes queues and their partition counts known to the bridges, wakes them if any was new, and says how many
-// queues changed. Counts are added to those that are known. Bridges that could not be woken see the queues at their next look at
-// the registry.
+// RegisterCounts adds queues and partition counts to the registry that bridges read, wakes the bridges if any was new,
+// and returns how many queues changed. Known counts stay. Bridges that were not woken see the queues at their next look
+// at the registry.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {

@@ -18,7 +18,7 @@ func TestPartitionCounts(t *testing.T) {
 	wantList(t, "names", Counts{1, 3}.Names("emails"), "emails", "emails/1", "emails/2")
 }
 
-// Another client finds the same partition: the CRC-32 of the ID as zlib and all its relatives compute it.
+// Another client finds the same partition: the CRC-32 of the ID, as zlib and its relatives compute it.
 func TestPartitionOfAnID(t *testing.T) {
 	for id, crc := range map[string]uint32{"123456789": 0xcbf43926, "order-42": 0x57f706de, "order-45": 0xc993937d} {
 		for _, n := range []int{1, 2, 4, 7, 256} {
@@ -39,7 +39,7 @@ func TestPartitionOfAnID(t *testing.T) {
 	}
 }
 
-// The registry only grows: whoever knows fewer counts takes none away, and malformed ones are not kept.
+// The registry only grows: a client that knows fewer counts removes none, and malformed counts are not kept.
 func TestRegisterKeepsEveryCount(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		c, g := server.Client(t), NewGlobals(server.Prefix(t))

@@ -13,9 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A script stops reading at 1 MiB, and leaves the rest of what it was given. Who calls it from Go need not know: each item has
-// its answer, of as many calls as it takes. A repeated acknowledgement compared, and so read, 200 payloads of any size in one
-// script.
+// A script stops reading at 1 MiB, and leaves the rest of its items. The Go call hides that: it calls again until each
+// item has its answer. A repeated acknowledgement once compared, and so read, 200 payloads of any size in one script.
 func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	const n, size = 40, 100_000
 	everywhere(t, func(b *rig) {
@@ -70,8 +69,8 @@ func TestLargeEntriesAreTakenInSeveralCalls(t *testing.T) {
 	})
 }
 
-// What goes with messages is freed inside the call: 1,000 of 1 MB held the server for 0.1 s. A call frees 16 MiB, and who calls
-// it from Go need not know; neither of IDs that are many MiB together, which the server would read before the script's first
+// Payloads are freed inside the call: 1,000 of 1 MB blocked the server for 0.1 s. A call frees 16 MiB at most; the Go
+// call repeats it. It also splits IDs that are many MiB together, which the server would read before the script's first
 // line.
 func TestLargeMessagesAreCancelledInSeveralCalls(t *testing.T) {
 	const n, size = 9, 2 << 20
@@ -136,7 +135,7 @@ func TestSurveyOfLargeHeadsTakesSeveralCalls(t *testing.T) {
 	})
 }
 
-// What failed after a part of it was done may have been executed, whatever the server said.
+// After a part of a call was done, its failure is ambiguous, whatever the server's answer was.
 func TestAFailureBehindAPartIsAmbiguous(t *testing.T) {
 	refused := &rueidis.RedisError{}
 	for _, c := range []struct {

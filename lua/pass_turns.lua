@@ -1,16 +1,16 @@
--- pass_turns: has the next messages of keys go on whose entry or retry is gone, or done with in every group (for workers that only XACK), a part of the keys at a time; and clears away the places in line that nobody is in.
+-- pass_turns: makes the next message of a key due, if the entry or retry that held the key is gone, or every group has acknowledged it (for workers that only call XACK); also removes places in line without a waiting message. A call looks at a part of the keys.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
 -- KEYS[3] meta (hash)
 -- KEYS[4] wake (stream)
 -- KEYS[5] turns (zset)
--- ARGV[1] cursor (string: the key to go on behind, '' at first)
--- ARGV[2] rank (integer, members that wait and were looked at in earlier rounds, 0 at first)
--- ARGV[3] limit (integer, keys, members that wait, and places in line, to look at)
--- ARGV[4] place (string: the member of turns to go on behind, '' at first)
--- Returns: cursor ('' = came round), rank (0 = came round), freed (integer, holders of a key that were gone), moved (integer, messages that went on), place ('' = came round), cleared (integer, places that nobody is in)
--- Complexity: O(limit × log n), and the groups for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
+-- ARGV[1] cursor (string: the key after which to go on, '' at first)
+-- ARGV[2] rank (integer, waiting members that earlier calls of this round looked at, 0 at first)
+-- ARGV[3] limit (integer, how many keys, waiting members, and places in line to look at)
+-- ARGV[4] place (string: the member of turns after which to go on, '' at first)
+-- Returns: cursor ('' = the round is complete), rank (0 = complete), freed (integer, holders of a key that were gone), moved (integer, messages that became due), place ('' = complete), cleared (integer, places removed)
+-- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -18,7 +18,7 @@ local cursor, rank, limit, place = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 local groups, bytes, entries, key_of, held = groups_of(stream), 0, {}, {}, {}
-redis.call('ZREM', turns, '') -- removes nothing, and opens a full server for the rest
+redis.call('ZREM', turns, '') -- removes nothing; after this write a full server accepts the others
 -- Everything is known before the first write.
 
 -- Whether an entry is still in the stream, or was given to a group that has not acknowledged it.
@@ -31,7 +31,7 @@ local function is_there(entry)
   return not found.err and found[1] ~= nil
 end
 
--- Looks at what holds a key: of entries it is asked afterwards, which of them no group needs.
+-- Looks at a holder of a key. Whether any group needs an entry is looked up later, for all entries together.
 local function look(key, by)
   local is_entry = string.find(by, '^%d+%-%d+$')
   if is_entry and is_there(by) then
@@ -48,8 +48,8 @@ while looked < limit and bytes < MOST_BYTES do
   looked, cursor = looked + 1, first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
   if not first then break end
   local busy = cursor == '' and {} or redis.call('ZRANGEBYLEX', turns, '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy ', 'LIMIT', 0, 100)
-  for _, one in ipairs(busy) do if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end end -- else when these are gone
-  if #busy == 0 and string.sub(first, #cursor + 1, #cursor + 6) ~= SEP .. 'wait' .. SEP then redis.call('ZREM', turns, first) end -- somebody's own
+  for _, one in ipairs(busy) do if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end end -- the other holders when these are gone
+  if #busy == 0 and string.sub(first, #cursor + 1, #cursor + 6) ~= SEP .. 'wait' .. SEP then redis.call('ZREM', turns, first) end -- added by another client
   if #busy == 0 and cursor ~= '' then add_pair(held, cursor, '') end
 end
 for _, entry in ipairs(#entries > 0 and #groups > 0 and delete_unneeded(stream, groups, entries, span(entries)) or {}) do add_pair(held, key_of[entry], entry) end
@@ -60,10 +60,11 @@ for i = 1, #held, 2 do
   local at, more = hand_over(due, turns, held[i])
   for _ = 2, more and 10 or 1 do if more then at, more = hand_over(due, turns, held[i]) end end
   if at then soonest, moved = earlier(soonest, at), moved + 1 end
-  if more then freed, cursor = freed + 1, before_all == '' and SEP or before_all break end -- so many were cancelled that they are not passed yet
+  if more then freed, cursor = freed + 1, before_all == '' and SEP or before_all break end -- it passed over many cancelled ones, and others remain
 end
 
--- Who waits, and is not in line any more, or whose key cannot be read any more, is due again: it is drain that says what becomes of it.
+-- A waiting member that is not in line any more, or whose key cannot be read any more, becomes due: drain decides what
+-- becomes of it.
 local start, last = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank, rank + limit
 repeat
   local one = redis.call('ZRANGE', due, start, start, 'WITHSCORES')
@@ -78,7 +79,7 @@ repeat
 until not at or rank >= last or bytes >= MOST_BYTES
 wake_if_earlier(wake, before, soonest)
 
--- Who was cancelled, or moved, by plain commands, left a place.
+-- Messages that were cancelled or moved by plain commands leave a place behind.
 local cleared = 0
 for _ = 1, limit do
   local note = redis.call('ZRANGEBYLEX', turns, place == '' and '-' or '(' .. place, '+', 'LIMIT', 0, 1)[1]

@@ -1,4 +1,4 @@
--- plan: adds occurrences of a recurrence to the schedule, as ordinary messages, and remembers in the same step that it did.
+-- plan: adds occurrences of a recurrence to the schedule, as ordinary messages, and updates its plan in the same step.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
@@ -9,16 +9,16 @@
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
 -- ARGV[1] name (string)
--- ARGV[2] before (string, what is remembered, as it was read: else somebody else has planned, or changed the spec)
--- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned then, the last one the one that goes on)
+-- ARGV[2] before (string, the plan as it was read; nothing is done if another call has planned, or changed the spec, since)
+-- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned after this call; planning goes on at the end of the last one)
 -- ARGV[4] body (bytes, payload of each message; '' = none)
 -- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
--- ARGV[6...] at, due_ms (integers, Unix ms: the occurrence, by which its message is named; when that is due)
+-- ARGV[6...] at, due_ms (integers, Unix ms: the time of the occurrence, which names its message; the time at which that is due)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: verdict (1 = planned, 0 = something else is remembered), plan (string, what is remembered now)
+-- Returns: verdict (1 = planned, 0 = the plan is another one), plan (string, the current one)
 -- Complexity: O(log n) per occurrence, n = scheduled messages
--- If a command fails here: the first write is one that a full server refuses, and then nothing was planned; refused later, the same occurrences are planned again under the same IDs, and those that were added already are taken for somebody's own: they are delivered, and not taken back with the recurrence.
--- Run twice: harmless; the second run finds that something else is remembered.
+-- If a command fails here: a full server refuses the first write, and then nothing was planned; after a later refusal the same occurrences are planned again under the same IDs. Those that were added already then count as foreign messages: they are delivered, and not taken back with the recurrence.
+-- Run twice: harmless; the second run finds another plan.
 local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local name, before, spans, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
@@ -30,11 +30,11 @@ local parses = plan.version and plan.spans[1] and #args % 2 == 1 and #args <= 20
 for i = 6, #args do parses = parses and string.find(args[i], '^%d+$') and #args[i] <= 15 end
 if not parses then return redis.error_reply('ERR what is remembered, or a time, does not parse') end
 if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end
-if #args > 5 then forget_left(due, name, plan) end -- else something may be left of any of them
+if #args > 5 then forget_left(due, name, plan) end -- else any of them may be unfinished
 local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
-  if not redis.call('ZSCORE', due, id) then -- else it is somebody's own, and is neither overwritten nor taken back
+  if not redis.call('ZSCORE', due, id) then -- else it is a foreign message: it is neither overwritten nor taken back
     plan.recent[#plan.recent + 1] = args[i]
     soonest = math.min(soonest or math.huge, tonumber(args[i + 1]))
     add_pair(members, args[i + 1], id)

@@ -17,28 +17,28 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Verdict is what became of one message of an enqueue.
+// Verdict is the result of Enqueue for one message.
 type Verdict int
 
 // Verdicts of Enqueue.
 const (
 	Malformed Verdict = -1 // its meta is not an object of strings
-	Duplicate Verdict = 0  // its ID is scheduled already, or inside its dedup window
+	Duplicate Verdict = 0  // its ID is scheduled already, or in its dedup window
 	Scheduled Verdict = 1
-	Ready     Verdict = 2 // straight into the stream
+	Ready     Verdict = 2 // it went straight into the stream
 	Repeated  Verdict = 3 // an earlier call with the same token took it
-	Replaced  Verdict = 4 // scheduled, in the place of another one of its ID
+	Replaced  Verdict = 4 // scheduled instead of the message with its ID
 )
 
 // When is a point in time in the form scripts take: After (by the server's clock) or At.
 type When string
 
-// After is d from the moment the script runs, in whole milliseconds, rounded up.
+// After returns the time d after the script runs, in whole milliseconds, rounded up.
 func After(d time.Duration) When {
 	return When("+" + millis(d))
 }
 
-// millis is d in whole milliseconds, rounded up: nothing is early by a fraction.
+// millis returns d in whole milliseconds, rounded up, so that no message is early.
 func millis(d time.Duration) string {
 	n := int64(d / time.Millisecond)
 	if d > 0 && d%time.Millisecond != 0 {
@@ -47,7 +47,7 @@ func millis(d time.Duration) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// At is a Unix time in milliseconds, rounded up: never early.
+// At returns a point in time, in Unix milliseconds, rounded up: never early.
 func At(t time.Time) When {
 	ms := t.UnixMilli()
 	if t.After(time.UnixMilli(ms)) {
@@ -56,22 +56,22 @@ func At(t time.Time) When {
 	return When(strconv.FormatInt(ms, 10))
 }
 
-// Dedup says how an ID is compared with those that are known.
+// Dedup says how an ID is compared with known ones.
 type Dedup string
 
-// Known values of Dedup; any other is a window from Window.
+// Values of Dedup, besides the windows of Window.
 const (
-	Fresh  Dedup = ""  // the ID was made a moment ago and is nobody else's: not compared
-	Refuse Dedup = "0" // refused when it is scheduled or in a window
+	Fresh  Dedup = ""  // the ID was just made, and is unique: not compared
+	Refuse Dedup = "0" // refused if the ID is scheduled or in a dedup window
 
-	// These take the place of the one of their ID that is scheduled: always, or only with a later, or an earlier, due time. Where
-	// none is scheduled they are refused in a window.
+	// These replace the scheduled message with the same ID: always, or only with a later, or an earlier, due time. If
+	// none is scheduled, they are refused in a dedup window.
 	Replace        Dedup = "replace"
 	ReplaceLater   Dedup = "later"
 	ReplaceEarlier Dedup = "earlier"
 )
 
-// Window also remembers the ID for d, counted from now.
+// Window refuses a known ID, and remembers the ID for d from now.
 func Window(d time.Duration) Dedup { return Dedup(millis(max(time.Millisecond, d))) }
 
 // Item is one message of an enqueue.
@@ -83,13 +83,14 @@ type Item struct {
 	Dedup   Dedup
 }
 
-// Receipt is the answer to one Item.
+// Receipt is the result of Enqueue for one Item.
 type Receipt struct {
 	Verdict Verdict
 	Due     time.Time
 }
 
-// Token names one enqueue call, so that it can be repeated when its reply was lost. Done is the caller's previous token.
+// Token names one enqueue call, so that the call can be repeated after a lost reply. Done is the caller's previous
+// token.
 type Token struct {
 	Name, Done string
 	Window     time.Duration
@@ -100,9 +101,9 @@ var enqueueScript = load("enqueue",
 	[]string{"token", "done", "token_ms"},
 	[]string{"id", "when", "payload", "meta", "dedup"})
 
-// Enqueue takes messages into a queue, all in one script call: either it fails and nothing was taken (but see Ambiguous), or each
-// item has a receipt, in order. ErrFull: the server refused the call as a whole. Then it waits for d: with ErrNotDurable the
-// receipts are there, too, and hold.
+// Enqueue takes messages into a queue in one script call. Either it fails and nothing was taken (but see Ambiguous), or
+// each item has a receipt, in order. ErrFull: the server refused the whole call. Afterwards it waits for d: with
+// ErrNotDurable it returns the receipts, too, and they are valid.
 func Enqueue(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item, d Durability) ([]Receipt, error) {
 	args := make([]string, 0, 4+5*len(items))
 	args = append(args, token.Name, token.Done, millis(token.Window))
@@ -126,8 +127,8 @@ var enqueueFreshScript = load("enqueue_fresh",
 	[]string{"token", "done", "token_ms", "described"},
 	[]string{"when", "id"})
 
-// AllFresh reports whether EnqueueFresh takes such items, for a caller whose clock shows now: all have a payload and fresh IDs,
-// and none is due.
+// AllFresh reports whether EnqueueFresh accepts the items: all have a payload and fresh IDs, and none is due at now,
+// the caller's time.
 func AllFresh(items []Item, now time.Time) bool {
 	last := When("")
 	for i := range items {
@@ -143,7 +144,7 @@ func AllFresh(items []Item, now time.Time) bool {
 	return len(items) > 0
 }
 
-// due is the point in time that it means for a call that is made now; the zero time when it does not parse.
+// due returns the point in time for a call that is made at now; zero if w does not parse.
 func (w When) due(now time.Time) time.Time {
 	delay, relative := strings.CutPrefix(string(w), "+")
 	ms, err := strconv.ParseInt(delay, 10, 64)
@@ -157,9 +158,10 @@ func (w When) due(now time.Time) time.Time {
 	}
 }
 
-// EnqueueFresh does what Enqueue does for items that AllFresh, at half the cost: payloads and meta are written by plain commands,
-// and the script that schedules them travels behind on the same connection. It changes nothing when it refuses the call, but for
-// payloads that are swept within minutes: it may do so where Enqueue does not, and the same call may be made by Enqueue then.
+// EnqueueFresh is Enqueue at half the cost, for items for which AllFresh is true. Plain commands write the payloads and
+// metas; the script that schedules them follows on the same connection. If it refuses the call, nothing is changed, but
+// for payloads that are swept within minutes. It may refuse a call that Enqueue accepts, and then the call can be made
+// by Enqueue.
 func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, items []Item) ([]Receipt, error) {
 	cmds := []rueidis.Completed{hset(c, k.Payload, items, func(it *Item) string { return rueidis.BinaryString(it.Payload) })}
 	var described []string
@@ -194,7 +196,7 @@ func EnqueueFresh(ctx context.Context, c rueidis.Client, k Keys, token Token, it
 	return receipts, nil
 }
 
-// hset writes what the items have of something, by their IDs.
+// hset returns the HSET of one value of each item, by the item's ID. Empty values are left out.
 func hset(c rueidis.Client, key string, items []Item, of func(*Item) string) rueidis.Completed {
 	cmd := c.B().Hset().Key(key).FieldValue()
 	for i := range items {
@@ -205,7 +207,7 @@ func hset(c rueidis.Client, key string, items []Item, of func(*Item) string) rue
 	return cmd.Build()
 }
 
-// EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" when there is nothing to say.
+// EncodeMeta returns the meta of a first-time message: a JSON object of strings, or "" without any.
 func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time, more ...FieldValue) string {
 	if len(headers) == 0 && maxAttempts == 0 && expires.IsZero() && len(more) == 0 {
 		return ""
@@ -230,8 +232,8 @@ func EncodeMeta(headers map[string]string, maxAttempts int, expires time.Time, m
 	return string(text)
 }
 
-// DecodeMeta reads the meta of a member of the schedule into an Entry; ok is false when it is not an object of strings, or holds
-// what only the schedule itself may say: such a member is dead-lettered when it is due.
+// DecodeMeta reads the meta of a member of the schedule into an Entry. ok is false when the meta is not an object of
+// strings, or has a payload or a due time: such a member is dead-lettered when it is due.
 func DecodeMeta(member, meta string) (e Entry, ok bool) {
 	e = Entry{ID: member, Attempt: 1}
 	if meta == "" {
@@ -255,7 +257,8 @@ func DecodeMeta(member, meta string) (e Entry, ok bool) {
 // jsonEscape matches an escape. Its group is set for one that is half of a character: a surrogate without its pair.
 var jsonEscape = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u([dD][89a-fA-F])..|.)`)
 
-// hasHalfCharacter reports what Go's decoder replaces, and that of the scripts refuses.
+// hasHalfCharacter reports a surrogate without its pair: Go's decoder replaces it, the decoder of the scripts refuses
+// it.
 func hasHalfCharacter(text string) bool {
 	return slices.ContainsFunc(jsonEscape.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != "" })
 }
@@ -263,9 +266,9 @@ func hasHalfCharacter(text string) bool {
 var cancelScript = load("cancel",
 	[]string{"due", "payload", "meta", "seen", "policy", "history", "turns", "wake"}, nil, []string{"id"})
 
-// Cancel takes messages out of the schedule. True means that the message will never be delivered; false that it was not
-// scheduled. Then it waits for d: with ErrNotDurable the answers are there, too, and hold. One round trip, and one wait, for each
-// 16 MiB that go with the messages, and for each 1 MiB of IDs.
+// Cancel removes messages from the schedule. True: the message will never be delivered; false: it was not scheduled.
+// Afterwards it waits for d: with ErrNotDurable it returns the answers, too, and they are valid. One round trip, and
+// one wait, for each 16 MiB of removed messages, and for each 1 MiB of IDs.
 func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durability) ([]bool, error) {
 	var waited error
 	reply, err := inParts(ids, func(ids []string) ([]int64, error) {
@@ -282,25 +285,26 @@ func Cancel(ctx context.Context, c rueidis.Client, k Keys, ids []string, d Durab
 	return truths(reply), err
 }
 
-// Version says what is scheduled under an ID: when it is due, and what its payload and meta are, as far as that tells it from
-// what else was scheduled under this ID. Empty: nothing is. See Marked.
+// Version tells a message that is scheduled under an ID from others that were scheduled under the same ID. It is made
+// of the due time, the payload's length and the meta. Empty: nothing is scheduled. See Marked.
 type Version string
 
 const versionBegins = Separator + "version "
 
-// Due is the due time of what is scheduled, Unix ms. Zero when nothing is.
+// Due returns the due time of the version, Unix ms; zero for the empty one.
 func (v Version) Due() int64 {
 	at, _, _ := strings.Cut(strings.TrimPrefix(string(v), versionBegins), " ")
 	due, err := strconv.ParseFloat(at, 64)
 	if err != nil {
 		return 0
 	}
-	return int64(min(due, 1e18)) // infinite: it is due never
+	return int64(min(due, 1e18)) // an infinite score: it is never due
 }
 
 var versionsScript = load("versions", []string{"due", "payload", "meta"}, nil, []string{"id"})
 
-// Versions returns the versions of messages. One round trip for each 1 MiB of meta, and for each 1 MiB of IDs.
+// Versions returns the versions of messages, by their IDs. One round trip for each 1 MiB of meta, and for each 1 MiB of
+// IDs.
 func Versions(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]Version, error) {
 	versions := make([]Version, 0, len(ids))
 	for len(versions) < len(ids) {
@@ -327,8 +331,8 @@ func Versions(ctx context.Context, c rueidis.Client, k Keys, ids []string) ([]Ve
 	return versions, nil
 }
 
-// CancelVersions is Cancel for messages of which another version than the one that is given stays: then the answer is false. With
-// the empty version any is cancelled.
+// CancelVersions is Cancel for one version of each message. If another version is scheduled, it stays, and the answer
+// is false. The empty version stands for any.
 func CancelVersions(ctx context.Context, c rueidis.Client, k Keys, ids []string, versions []Version,
 	d Durability) ([]bool, error) {
 	var waited error
@@ -338,7 +342,7 @@ func CancelVersions(ctx context.Context, c rueidis.Client, k Keys, ids []string,
 	}
 	reply, err := inParts(which, func(which []int) ([]int64, error) {
 		var args []string
-		var at []int // of each message its place among the arguments
+		var at []int // for each message, its index among the arguments
 		for _, i := range which[:fitting(ids[which[0]:])] {
 			at = append(at, len(args))
 			if args = append(args, ids[i]); versions[i] != "" {
@@ -364,8 +368,8 @@ func cancelArgs(ctx context.Context, c rueidis.Client, k Keys, args []string, d 
 	return cancelScript.integers(ctx, c, keys, append(slices.Clone(args), k.Actor), len(args), d)
 }
 
-// Marked returns a meta that says the same, and ends in white space that no other one ends in, so that no two versions of a
-// message are equal that were written so, whatever else they hold.
+// Marked returns an equivalent meta that ends in random white space. So no two messages that were written with it have
+// the same Version, even if all else is equal.
 func Marked(meta string) string {
 	if meta == "" {
 		meta = "{}"
@@ -377,11 +381,11 @@ func Marked(meta string) string {
 	return string(mark)
 }
 
-// maxSent bounds what is sent to a script at once, where that may be of any size: the server reads all of it before the script's
-// first line.
+// maxSent bounds the arguments of one script call, where they may be of any size: the server reads all of them before
+// the script's first line.
 const maxSent = 1 << 20
 
-// fitting returns how many of the words, one at least, may be sent at once.
+// fitting returns how many of the words, one at least, may be sent in one call.
 func fitting(words []string) int {
 	n, bytes := 0, 0
 	for n < len(words) && bytes < maxSent {
@@ -394,13 +398,13 @@ func fitting(words []string) int {
 var rescheduleScript = load("reschedule",
 	[]string{"due", "wake", "policy", "history", "meta", "turns"}, []string{"id", "when"}, nil)
 
-// rescheduleKeys are the keys of the scripts that move due times.
+// rescheduleKeys returns the keys of the scripts that change due times.
 func rescheduleKeys(k Keys) []string {
 	return []string{k.Due, k.Wake, k.Policy, k.History, k.Meta, k.Turns}
 }
 
-// Reschedule moves the due time of a message that is still scheduled, and says to when. False: it was not scheduled. Then it
-// waits for d: with ErrNotDurable the answer is there, too, and holds.
+// Reschedule changes the due time of a message that is still scheduled, and returns the new one. False: the message was
+// not scheduled. Afterwards it waits for d: with ErrNotDurable it returns the answer, too, and it is valid.
 func Reschedule(ctx context.Context, c rueidis.Client, k Keys, id string, when When,
 	d Durability) (due time.Time, moved bool, err error) {
 	reply, err := rescheduleScript.integers(ctx, c, rescheduleKeys(k), []string{id, string(when), k.Actor}, 2, d)

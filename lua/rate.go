@@ -9,17 +9,17 @@ import (
 
 // Limits of a release rate.
 const (
-	MaxRate  = 1_000_000 // messages in its unit
+	MaxRate  = 1_000_000 // messages per unit
 	MaxBurst = 1_000_000
 )
 
-// Rate is how many messages become ready in a second, a minute or an hour, as a policy has it: `500/s`, `30/m`, `1/h`; without a
-// unit it is a second. Empty is no limit.
+// Rate is how many messages become ready per second, minute or hour, in the form of a policy: `500/s`, `30/m`, `1/h`.
+// Without a unit it is per second. Empty is no limit.
 type Rate string
 
 var rateText = regexp.MustCompile(`^([1-9][0-9]{0,6})(/[smh])?$`)
 
-// CheckRate refuses what is no rate. The empty one passes.
+// CheckRate refuses an invalid rate. The empty one passes.
 func CheckRate(r Rate) error {
 	if n, _ := r.parse(); r != "" && n == 0 {
 		return Invalid("rate", string(r), "must be a whole number between 1 and %d, and /s, /m or /h: 500/s", MaxRate)
@@ -27,7 +27,7 @@ func CheckRate(r Rate) error {
 	return nil
 }
 
-// Interval is the time that one message takes; 0 without a limit.
+// Interval returns the time per message; 0 without a limit.
 func (r Rate) Interval() time.Duration {
 	n, per := r.parse()
 	if n == 0 {
@@ -36,7 +36,7 @@ func (r Rate) Interval() time.Duration {
 	return per / time.Duration(n)
 }
 
-// PerSecond is how many messages that are; 0 without a limit.
+// PerSecond returns the number of messages per second; 0 without a limit.
 func (r Rate) PerSecond() float64 {
 	n, per := r.parse()
 	if n == 0 {
@@ -57,7 +57,7 @@ func (r Rate) parse() (n int, per time.Duration) {
 	return n, map[string]time.Duration{"": time.Second, "/s": time.Second, "/m": time.Minute, "/h": time.Hour}[m[2]]
 }
 
-// Normal is the rate with its unit.
+// Normal returns the rate with its unit.
 func (r Rate) Normal() Rate {
 	if n, _ := r.parse(); n == 0 || strings.Contains(string(r), "/") {
 		return r
@@ -65,7 +65,8 @@ func (r Rate) Normal() Rate {
 	return r + "/s"
 }
 
-// DefaultBurst is how many messages may become ready at once where the policy says nothing: a tenth of a second's, at least one.
+// DefaultBurst returns how many messages may become ready at once if the policy does not say: those of a tenth of a
+// second, at least one; 0 without a limit.
 func (r Rate) DefaultBurst() int {
 	if n, _ := r.parse(); n == 0 {
 		return 0

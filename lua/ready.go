@@ -6,16 +6,16 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Bounds of DrainDue: of the messages that a call drains, and of the calls.
+// Bounds of DrainDue: the messages and bytes of a drain, and the number of drains.
 const (
 	readyLimit = 500
 	readyBytes = 1 << 20
 	readyCalls = 10
 )
 
-// DrainDue has what is due become ready now, oldest first, as a bridge would within milliseconds: for callers whose answer says
-// that it is ready. It stops after 5,000 messages, and leaves what is held back, and what Redis refuses, to the bridges. One
-// round trip for 500 messages, and one at least.
+// DrainDue makes due messages ready now, oldest first, as a bridge would within milliseconds. It is for callers whose
+// answer promises that a message is ready. It stops after 5,000 messages. Messages that are held back, or that Redis
+// refuses, are left to the bridges. One round trip for each 500 messages, and one at least.
 func DrainDue(ctx context.Context, c rueidis.Client, k Keys) error {
 	for range readyCalls {
 		drained, err := Drain(ctx, c, k, readyLimit, readyBytes)

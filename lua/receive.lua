@@ -1,4 +1,4 @@
--- receive: gives a consumer entries that its group was not given yet, each to be done within a time of the caller's choice.
+-- receive: gives a consumer entries that its group has not been given yet, each to be done within a time that the caller chooses.
 -- Uses: base free lease
 -- KEYS[1] stream (stream)
 -- KEYS[2] policy (hash)
@@ -6,17 +6,17 @@
 -- KEYS[4] wake (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
--- ARGV[3] idle (integer, ms: how idle the entries are from the start: the visibility timeout less the time in which they are to be done)
+-- ARGV[3] idle (integer, ms: the idle time with which the entries start: the visibility timeout less the time in which they are to be done)
 -- ARGV[4] limit (integer, entries at most)
--- ARGV[5] within (integer, ms: in which the entries are to be done; noted where neither is 0)
--- Returns: last (entry ID: the group was given all up to it; '' = there may be more), held (integer: 1 = workers are to take nothing new), then for each entry a list of its ID and its fields
+-- ARGV[5] within (integer, ms: the time in which the entries are to be done; recorded as a lease if neither this nor idle is 0)
+-- Returns: last (entry ID: the group has been given all entries up to it; '' = there may be more), held (integer: 1 = the workers are paused, nothing is given), then for each entry a list of its ID and its fields
 -- Complexity: O(1) per entry, and the groups
--- If a command fails here: what was read is pending, and is reclaimed after the visibility timeout.
--- Run twice: harmless; the second run finds the next ones.
+-- If a command fails here: entries that were read are pending, and are reclaimed after the visibility timeout.
+-- Run twice: harmless; the second run gives the next entries.
 local stream, policy, leases, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local group, consumer, idle, limit, within = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
-redis.call('XACK', stream, group, '0-0') -- acknowledges nothing, and opens a full server for the rest
+redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others
 if redis.call('HGET', policy, 'held_workers') == '1' then return {'', 1} end
 -- Everything is known before the first write.
 local reply, claim, given, bytes = {'', 0}, {stream, group, consumer, 0}, {}, 0
@@ -34,7 +34,7 @@ if #reply - 2 < limit and bytes < MOST_BYTES then
   end
 end
 if #claim > 4 and idle ~= '0' then
-  claim[#claim + 1], claim[#claim + 2], claim[#claim + 3] = 'IDLE', idle, 'JUSTID' -- leaves the delivery counter alone
+  claim[#claim + 1], claim[#claim + 2], claim[#claim + 3] = 'IDLE', idle, 'JUSTID' -- does not change the delivery counter
   redis.pcall('XCLAIM', unpack(claim))
   if within and within > 0 and leases then note_leases(leases, wake, within, given, group, now_ms()) end
 end

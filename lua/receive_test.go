@@ -18,7 +18,7 @@ func (b *rig) receive(group string, idle time.Duration, limit int) Received {
 	return r
 }
 
-// Whoever asks gets what the group was not given yet, in order, and learns whether there may be more.
+// A consumer gets the entries that the group has not been given yet, in order, and learns whether there may be more.
 func TestReceiveGivesWhatIsNew(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")
@@ -41,8 +41,8 @@ func TestReceiveGivesWhatIsNew(t *testing.T) {
 	})
 }
 
-// What is to be done in less than the visibility timeout is abandoned that much earlier, by the same reclaim; extending it gives
-// it that time once more. Neither counts as a delivery.
+// An entry to be done in less than the visibility timeout is reclaimed that much earlier, by the same reclaim.
+// Extending it gives it that time again. Neither counts as a delivery.
 func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -74,7 +74,7 @@ func TestReceivedIsReclaimedInItsOwnTime(t *testing.T) {
 	})
 }
 
-// A queue whose workers are paused gives nothing, and takes nothing from anybody.
+// A queue with paused workers gives nothing, and takes nothing away.
 func TestReceiveRestsWithTheWorkers(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		if _, err := Receive(b.ctx, b.c, b.k, "g", "c1", 0, 0, 1); !errors.Is(err, ErrNoGroup) {

@@ -1,4 +1,4 @@
--- reclaim: takes entries that a group holds for longer than the visibility timeout as failed: again later, or a dead letter; what was cancelled meanwhile ends.
+-- reclaim: takes entries that a group has held for longer than the visibility timeout as failed: each becomes a retry or a dead letter; one that was cancelled meanwhile ends.
 -- Uses: base history entry free key exit calm lease held cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -12,20 +12,20 @@
 -- KEYS[10] leases (zset)
 -- KEYS[11] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages that do not carry their own; behind it may stand further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
+-- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
--- ARGV[4] consumer (string, the name entries pass through)
+-- ARGV[4] consumer (string, the name under which entries are claimed)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
 -- ARGV[7] limit (integer, entries at most; and as many leases)
--- ARGV[8] max_bytes (integer, bytes of entries after which no further one is taken)
--- ARGV[9] shortest (integer, ms: of the visibility timeouts of the queue's groups, 0 = idle times are taken as they are: else only that part counts in which the queue was watched)
--- ARGV[10] notes (integer, of the oldest pending entries so many at most are noted with the time since when they are held; absent or 0 = none)
+-- ARGV[8] max_bytes (integer, bytes of entries: no further one is taken once they are reached)
+-- ARGV[9] shortest (integer, ms: the shortest visibility timeout of the queue's groups; idle times then count only while the queue was watched; 0 = idle times count in full)
+-- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held; absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
--- Returns: cursor (entry ID for the next call, '0-0' = came round, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
+-- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
--- If a command fails here: the entry stays pending, under the name of the reclaimer, and is taken again after the visibility timeout.
--- Run twice: harmless; the second run finds the next ones.
+-- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility timeout.
+-- Run twice: harmless; the second run finds the next entries.
 local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
 local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
 local wake, calm, policy, leases, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[4]
@@ -34,7 +34,7 @@ local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group) or not read_limits(k, ARGV[2]) and redis.error_reply('ERR max_attempts does not parse')
 if bad then return bad end
 local now = now_ms()
-redis.call('XACK', k.stream, group, '0-0') -- removes nothing, and opens a full server for the rest
+redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
 redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
 local before = head(k.due)
 -- Everything is known before the first write.
@@ -44,7 +44,7 @@ local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] 
 
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
-  -- One delivery by XREADGROUP and this claim are expected; whatever else was counted was a delivery by somebody's own claim.
+  -- The counter is 2 after one delivery by XREADGROUP and this claim. More were deliveries by another client's claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
   local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true, cancelled = cancelled}
@@ -52,14 +52,14 @@ local function take(entry, body, within)
   if failed then error(failed) end
   local verdict = verdicts[1]
   count[verdict] = count[verdict] + 1
-  if verdict == STUCK and owner[1] then -- it stays pending: the claim that finds it again must not count this one as a delivery
+  if verdict == STUCK and owner[1] then -- it stays pending: the next claim must not count this one as a delivery
     redis.call('XCLAIM', k.stream, group, consumer, 0, entry, 'RETRYCOUNT', owner[1][4] - 1, 'JUSTID')
   end
   if verdict > LOST then left[#left + 1] = entry end
   for _, part in ipairs(body) do bytes = bytes + #part end
 end
 
--- Ends an entry without a body, which the claim has dropped from the pending list already. holders: what XPENDING said before the claim.
+-- Ends a deleted entry, which the claim has dropped from the pending list. holders: XPENDING rows before the claim.
 local function end_without_body(entry, holders)
   local verdict = CANCELLED
   if cancelled_among(holders, entry) then
@@ -70,7 +70,7 @@ local function end_without_body(entry, holders)
   count[verdict] = count[verdict] + 1
 end
 
--- Takes back an entry that is idle for long enough. It claims from 0 ms on: a clock that steps back must not make a body look lost.
+-- Takes back an idle entry. It claims from 0 ms on: a clock that steps back must not make a body look deleted.
 local function claim(entry, holders, within)
   local claimed = redis.call('XCLAIM', k.stream, group, consumer, 0, entry)[1]
   if claimed and claimed[2] then take(entry, claimed[2], within) else end_without_body(entry, holders) end
@@ -86,7 +86,7 @@ end
 -- Looks at the leases that are over, oldest first. Returns whether more are.
 local function end_leases()
   local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
-  if over.err then return false end -- another type: what is abandoned is taken back all the same, later
+  if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
   for i = 1, #over, 2 do
     local ends = number_of(over[i + 1])
     if ends > now then return false end
@@ -110,13 +110,13 @@ local function end_leases()
   return #over >= 2 * limit
 end
 
--- Whether one of some pending entries is that of a cancelled message, which its consumer may still work on.
+-- Whether one of the pending entries belongs to a cancelled message; its consumer may still work on that.
 local function some_cancelled(holders)
   for _, one in ipairs(holders) do if is_cancelled(one[4]) then return true end end
 end
 
--- Looks at pending entries one by one: XAUTOCLAIM would drop those without a body, however short they are idle. Returns the pending
--- entry to go on from, as XAUTOCLAIM does.
+-- Looks at pending entries one by one: XAUTOCLAIM would drop deleted ones that are idle for a short time only. Returns
+-- the pending entry to go on from, as XAUTOCLAIM does.
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
     if holders[i][3] >= tonumber(idle) then
@@ -140,14 +140,14 @@ end
 
 local more = leases and end_leases()
 for _ = 1, limit do
-  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times say nothing
-  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim hides who held it, and drops those without a body
+  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times do not count
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim, which hides the holders and drops deleted entries
   if k.story then k.story.holders = holders end
   cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
 end
 if cursor == '0-0' and #redis.call('XPENDING', k.stream, group, '-', '+', 1, consumer) == 0 then
-  redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing; nobody should have to look at it
+  redis.call('XGROUP', 'DELCONSUMER', k.stream, group, consumer) -- it holds nothing, and need not be listed any more
 end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end

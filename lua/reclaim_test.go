@@ -51,8 +51,8 @@ func TestReclaimEndsInADeadLetter(t *testing.T) {
 	})
 }
 
-// The server's counter grows with every foreign claim, the attempt field does not: once a poison message circled between
-// consumers that claim from each other, for ever (PITFALLS B8).
+// The server's counter grows with every foreign claim, the field attempt does not: once a poison message went round for
+// ever between consumers that claim from each other (PITFALLS B8).
 func TestReclaimCountsForeignClaims(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, c := range []struct {
@@ -123,8 +123,8 @@ func TestReclaimStopsAfterItsBytes(t *testing.T) {
 	})
 }
 
-// A long head of entries in work must not hide abandoned ones behind it: the server looks at ten for each it may return, and
-// from the beginning every time unless the cursor is kept.
+// Many entries in work at the head must not hide abandoned ones behind them: the server looks at ten for each that it
+// may return, and each time from the beginning unless the cursor is kept.
 func TestReclaimReachesBehindEntriesInWork(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		var names []string
@@ -172,7 +172,7 @@ func TestReclaimLeavesNoConsumerBehind(t *testing.T) {
 			return strings.Join(names, ",")
 		}
 		redistest.Want(b, "consumers", consumers(), "c1")
-		// Unless it holds something: deleting it would lose that.
+		// Not if it holds something: deleting it would lose that.
 		b.enqueue(Item{ID: "m3", When: After(0)})
 		e := b.read("g", ReclaimConsumer, 1)[0]
 		b.reclaim("g", time.Hour)
@@ -196,7 +196,8 @@ func TestReclaimWithoutAGroupSaysSo(t *testing.T) {
 	})
 }
 
-// XAUTOCLAIM drops entries whose body was deleted and names them third: a way out of the pending list without a trace.
+// XAUTOCLAIM drops entries whose body was deleted, and returns them in its third list: an exit from the pending list
+// without a trace.
 func TestReclaimReportsLostBodies(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")

@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// This file holds the scripts of recurrences. Those of a queue, and what is planned of them, are in its partition 0.
+// This file holds the scripts of recurrences. The recurrences of a queue, and their plans, are in its partition 0.
 
 var (
 	recurKeys   = []string{"recurring", "planned", "due", "payload", "meta"}
@@ -36,25 +36,26 @@ func (k Keys) ofRecurrences(more ...string) []string {
 	return slices.Concat([]string{k.Recurring, k.Planned, k.Due, k.Payload, k.Meta}, more, []string{k.Policy, k.History})
 }
 
-// Plan is what is remembered of a recurrence, beside its spec.
+// Plan is the state of a recurrence, without its spec.
 type Plan struct {
-	Version string // of the spec that it is of
-	Times   string // of its times
-	Spans   []Span // what is planned; one at least, the last one goes on
-	Used    int    // so many occurrences were
-	// Recent is what stands behind "@" in the IDs of the newest messages: those that were in the schedule when one was added, the
-	// last one that had left it, and any of which something may be left. What was run by hand ends with RunSuffix.
+	Version string // of the spec that was planned
+	Times   string // a word that stands for the times of the spec
+	Spans   []Span // the planned stretches of time, one at least; planning goes on at the end of the last one
+	Used    int    // how many occurrences were planned
+	// Recent lists the newest messages, each by the part of its ID after "@": those that were scheduled when the last
+	// one was added, the last one that had left the schedule, and any that may be unfinished. Messages run by hand end
+	// in RunSuffix.
 	Recent []string
 }
 
-// Span is a stretch of time, behind From and up to To, of which no occurrence is planned any more: each was, or is left out for
-// good.
+// Span is a stretch of time, after From and up to To, in which nothing is planned any more: each occurrence was
+// planned, or is left out for good.
 type Span struct{ From, To time.Time }
 
-// Planned is up to where everything is planned.
+// Planned returns the time up to which everything is planned.
 func (p Plan) Planned() time.Time { return p.Spans[len(p.Spans)-1].To }
 
-// MaxSpans is how many stretches of time are remembered.
+// MaxSpans is how many spans a plan holds.
 const MaxSpans = 8
 
 func spansText(spans []Span) string {
@@ -82,10 +83,10 @@ func (p Plan) String() string {
 	return fmt.Sprintf("%s %s %s %d %s", p.Version, p.Times, spansText(p.Spans), p.Used, strings.Join(p.Recent, ","))
 }
 
-// RunSuffix ends the IDs of what was run by hand.
+// RunSuffix ends the IDs of messages that were run by hand.
 const RunSuffix = "-run"
 
-// ParsePlan reads what the scripts write; false for anything else.
+// ParsePlan reads a plan as the scripts write it; false for anything else.
 func ParsePlan(text string) (p Plan, ok bool) {
 	words := strings.Split(text, " ")
 	if len(words) != 5 || words[0] == "" {
@@ -103,19 +104,19 @@ func ParsePlan(text string) (p Plan, ok bool) {
 	return p, true
 }
 
-// SpecVersion is the version of a spec: its SHA-1 in hex.
+// SpecVersion returns the version of a spec: its SHA-1 in hex.
 func SpecVersion(spec string) string { return sha1Hex(spec) }
 
-// Recurred is what became of a spec that was written. Not Written and not Same: another one than before is there.
+// Recurred is the result of Recur. If neither Written nor Same is set, there is another spec than before.
 type Recurred struct {
 	Written, Same bool
 	TakenBack     int    // messages
-	Plan          string // what is remembered now
+	Plan          string // the current plan
 }
 
-// Recur writes the spec of a recurrence. With before it does so only if that is the spec there. Times is a word that stands for
-// when its occurrences are: with another than before it begins from now. What is large is taken back in several calls; the last
-// one writes the spec, and until then the former one is in force.
+// Recur writes the spec of a recurrence. With before, it does so only if that is the current spec. times is a word that
+// stands for the times of the occurrences: if it changes, planning begins from now. Large messages are taken back in
+// several calls; the last call writes the spec, and the former one is in force until then.
 func Recur(ctx context.Context, c rueidis.Client, k Keys, name, before, spec, times string, paused bool) (Recurred, error) {
 	back := 0
 	for {
@@ -152,18 +153,18 @@ func oneIf(is bool) string {
 	return "0"
 }
 
-// PlanGone is the Version of what is remembered of a recurrence that was removed, and of whose messages something may be left.
+// PlanGone is the Version in the plan of a removed recurrence whose messages may be unfinished.
 const PlanGone = "gone"
 
-// RemoveRecurrence removes a recurrence, and says whether there was one, and how many messages were taken back. With remember its
-// messages of which something may be left are still remembered, with PlanGone, for one that is added again: ForgetRecurrence ends
-// that.
+// RemoveRecurrence removes a recurrence. It returns whether there was one, and how many messages were taken back. With
+// remember, its messages that may be unfinished stay in a plan with PlanGone, in case the recurrence is added again.
+// ForgetRecurrence removes that plan.
 func RemoveRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string,
 	remember bool) (removed bool, takenBack int, err error) {
 	return removeRecurrence(ctx, c, k, name, false, remember)
 }
 
-// ForgetRecurrence does what RemoveRecurrence does for one whose spec is gone; nothing, if there is one again.
+// ForgetRecurrence is RemoveRecurrence for a recurrence whose spec is gone. It does nothing if there is a spec again.
 func ForgetRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, remember bool) error {
 	_, _, err := removeRecurrence(ctx, c, k, name, true, remember)
 	return err
@@ -183,14 +184,14 @@ func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string
 	}
 }
 
-// Occurrence is one that is to be planned: when it is, by which its message is named, and when that is due.
+// Occurrence is an occurrence to plan. At is its time, which names its message. Due is when the message is due.
 type Occurrence struct{ At, Due time.Time }
 
 // MaxPlanned is how many occurrences one call plans.
 const MaxPlanned = 100
 
-// PlanOccurrences adds occurrences to the schedule and moves the plan on, if it is still the one that was read. It returns the
-// plan that is there now; false: another one was.
+// PlanOccurrences adds occurrences to the schedule and updates the plan, if that is still the one in before. It returns
+// the current plan; false: it was another one.
 func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before string, spans []Span, payload []byte,
 	meta string, occurrences []Occurrence) (ok bool, plan string, err error) {
 	args := []string{name, before, spansText(spans), rueidis.BinaryString(payload), meta}
@@ -208,8 +209,8 @@ func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before
 	return verdict == 1, plan, planScript.unexpected(err)
 }
 
-// RunRecurrence schedules a message of a recurrence for now; false: there is no such recurrence. Alone: what is planned for later
-// is taken back.
+// RunRecurrence schedules a message of a recurrence for now; false: there is no such recurrence. alone: messages
+// planned for later are taken back.
 func RunRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, payload []byte, meta string,
 	alone bool) (id string, due time.Time, ok bool, err error) {
 	ms := int64(notReached)
@@ -230,21 +231,21 @@ func RunRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string, p
 	return id, time.UnixMilli(ms), ms >= 0, nil
 }
 
-// Unfinished is a walk that looks whether anything is left of messages that carry FieldOverlap. The zero value begins; one that
-// has ended may go on later, also with other messages, if these were not scheduled when it ended.
+// Unfinished is a walk that looks whether any of some messages with FieldOverlap is unfinished. The zero value begins
+// one. A walk that has ended may go on later, also with other messages, if these were not scheduled when it ended.
 type Unfinished struct {
 	cursor  string
 	entries map[string][]string // message → its entries
 }
 
-// FindUnfinished goes on with a walk over the entries of a queue, for limit of them. It ends, done, when something is left, or
-// all was looked at. A dead letter is done.
+// FindUnfinished is a step of a walk over the entries of a queue: it looks at limit of them. The walk is done when a
+// message is unfinished, or all entries were looked at. A dead letter counts as finished.
 func FindUnfinished(ctx context.Context, c rueidis.Client, k Keys, w *Unfinished, limit int,
 	ids []string) (left, done bool, err error) {
 	if w.cursor == "" {
 		w.cursor, w.entries = "0-0", map[string][]string{}
 	}
-	maps.DeleteFunc(w.entries, func(id string, _ []string) bool { return !slices.Contains(ids, id) }) // done, for good
+	maps.DeleteFunc(w.entries, func(id string, _ []string) bool { return !slices.Contains(ids, id) }) // they are finished
 	args := []string{w.cursor, strconv.Itoa(limit)}
 	for _, id := range ids {
 		args = append(args, id, strings.Join(w.entries[id], " "))

@@ -1,4 +1,4 @@
--- recur: writes a recurrence, or changes it: what was planned of the former spec for later, and has not left the schedule, is taken back.
+-- recur: writes or changes a recurrence: planned messages of the former spec that are due later, and still scheduled, are taken back.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
@@ -8,15 +8,15 @@
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
 -- ARGV[1] name (string)
--- ARGV[2] before (bytes, the spec that is to be changed; '' = whatever there is)
+-- ARGV[2] before (bytes, the spec that is to be changed; '' = any, or none)
 -- ARGV[3] version (string, SHA-1 of the spec in hex)
 -- ARGV[4] spec (bytes, JSON)
--- ARGV[5] paused (integer, 1 = the spec says so: everything that was planned is taken back)
--- ARGV[6] times (string, word that stands for the times of the spec: with others than before it begins from now, else what nobody has planned is made up for)
+-- ARGV[5] paused (integer, 1 = the spec is paused: all planned messages are taken back)
+-- ARGV[6] times (string, a word that stands for the times of the spec: if it changes, planning begins from now; else it goes on, also for times that have passed unplanned)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: verdict (1 = written, 2 = it is there already, 0 = another spec is, -9 = not yet, because what was taken back came to 16 MiB: send it again; the former spec is in force until then), taken back (integer), plan (string, what is remembered now)
+-- Returns: verdict (1 = written, 2 = the spec is there already, 0 = there is another spec than before, -9 = not yet, because the messages taken back came to 16 MiB: send it again; the former spec stays in force until then), taken back (integer), plan (string, the current one)
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
--- If a command fails here: the first write is one that a full server refuses, unless it pauses, and then nothing was written; refused later, what was planned of the former spec stays.
+-- If a command fails here: a full server refuses the first write, unless it pauses, and then nothing was written; after a later refusal planned messages of the former spec stay.
 -- Run twice: harmless; the second run changes nothing, or goes on.
 local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
@@ -25,14 +25,14 @@ local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload
 if bad then return bad end
 if name == '' or not string.find(version .. times, '^%w+$') or times == '' then return redis.error_reply('ERR name, version or times does not parse') end
 
--- Whether the spec there is this one; what is longer or shorter need not be read.
+-- Whether the stored spec is this one; if the lengths differ, it need not be read.
 local function holds(text)
   return redis.call('HSTRLEN', recurring, name) == #text and redis.call('HGET', recurring, name) == text
 end
 local known = redis.call('HGET', planned, name) or ''
 local plan = plan_of(known)
 if plan.version == version and holds(spec) then return {2, 0, known} end
-if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end -- this one: of a call that was cut off
+if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end -- the stored one may be this one, of a call that was cut off
 local now = now_ms()
 plan.used = plan.version ~= GONE and plan.used or 0
 local back, more = split_plan(due, payload, meta, name, plan, paused and 0 or now)
@@ -42,9 +42,9 @@ if not more then
 end
 local revision = next_revision(planned)
 -- Everything is known before the first write.
-if paused then redis.call('HDEL', planned, SEP) end -- removes nothing, and opens a full server for the rest
+if paused then redis.call('HDEL', planned, SEP) end -- removes nothing; after this write a full server accepts the others
 if not more then redis.call('HSET', recurring, name, spec) end
 redis.call('HSET', planned, name, plan_text(plan), '', revision)
-take_back(due, payload, meta, back, story) -- behind what is remembered: nothing is left out for it
+take_back(due, payload, meta, back, story) -- after the plan was written, so that no occurrence is missed
 if story then pcall(tell, story) end
 return {more and LATER or 1, #back, plan_text(plan)}

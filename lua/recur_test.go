@@ -13,7 +13,7 @@ import (
 
 const anySpec = `{"every_ms":1000}`
 
-// recur writes a recurrence, and returns what is remembered of it.
+// recur writes a recurrence, and returns its plan.
 func (b *rig) recur(name, spec string) string {
 	b.Helper()
 	r, err := Recur(b.ctx, b.c, b.k, name, "", spec, "t", false)
@@ -23,10 +23,10 @@ func (b *rig) recur(name, spec string) string {
 	return r.Plan
 }
 
-// upTo is all that there was to plan up to a point in time.
+// upTo returns one span that covers everything up to a point in time.
 func upTo(at time.Time) []Span { return []Span{{time.UnixMilli(1), at}} }
 
-// plan adds occurrences, so many ms from now, and returns what is remembered now.
+// plan adds occurrences, so many ms from now, and returns the current plan.
 func (b *rig) plan(name, before string, ahead ...int64) (plan string, ok bool) {
 	b.Helper()
 	now, all := b.now(), []Occurrence(nil)
@@ -58,7 +58,7 @@ func TestAnOccurrenceIsPlannedOnceByAnyNumberOfBridges(t *testing.T) {
 		if b.token() == "" {
 			b.Error("no wake token")
 		}
-		// It is an ordinary message: it can be cancelled, and is not planned again for that.
+		// It is an ordinary message: it can be cancelled, and is then not planned again.
 		if done, err := Cancel(b.ctx, b.c, b.k, members[:1], Durability{}); err != nil || !done[0] {
 			b.Error(done, err)
 		}
@@ -69,7 +69,7 @@ func TestAnOccurrenceIsPlannedOnceByAnyNumberOfBridges(t *testing.T) {
 		b.makeDue()
 		redistest.Want(b, "moved", b.drain(10).Moved, 2)
 		last, _ := b.plan("r", next, 4000)
-		if p, _ := ParsePlan(last); len(p.Recent) != 2 || p.Used != 4 { // one that has left the schedule, and the new one
+		if p, _ := ParsePlan(last); len(p.Recent) != 2 || p.Used != 4 { // the last that left the schedule, and the new one
 			b.Errorf("%q", last)
 		}
 	})
@@ -85,7 +85,7 @@ func TestAChangeTakesBackWhatWasPlanned(t *testing.T) {
 		if first, _ := ParsePlan(planned); err != nil || p.Used != 1 || ms(p.Planned().UnixMilli()+1) != first.Recent[1] {
 			b.Errorf("%+v %v", other, err)
 		}
-		b.wantState("due=1 payload=1 meta=1 stream=0 dead=0") // whose time had come
+		b.wantState("due=1 payload=1 meta=1 stream=0 dead=0") // the one whose time had come
 		same, err := Recur(b.ctx, b.c, b.k, "r", "", `{"every_ms":2000}`, "t", false)
 		if err != nil || !same.Same || same.Plan != other.Plan {
 			b.Errorf("%+v %v", same, err)
@@ -102,8 +102,8 @@ func TestAChangeTakesBackWhatWasPlanned(t *testing.T) {
 	})
 }
 
-// What was moved and drained before its time is remembered, whatever changes: it is not planned again, and nothing else is left
-// out for it.
+// An occurrence that was moved, and drained before its time, stays in the plan, whatever changes: it is not planned
+// again, and no other one is left out for it.
 func TestAChangeRemembersWhatHasLeftTheSchedule(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		plan, _ := b.plan("r", b.recur("r", anySpec), 60_000)
@@ -132,7 +132,7 @@ func TestARemovedRecurrenceLeavesNothing(t *testing.T) {
 	})
 }
 
-// A bridge that read the spec before somebody removed it, or wrote another one, plans nothing of it any more.
+// A bridge that read a spec before it was removed or changed plans nothing of it any more.
 func TestNothingIsPlannedOfAFormerSpec(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		before := b.recur("r", anySpec)
@@ -149,10 +149,10 @@ func TestNothingIsPlannedOfAFormerSpec(t *testing.T) {
 	})
 }
 
-// The count of changes is in a field that plain clients write: what they write there stops nobody half way.
+// The revision is in a field that plain clients can write: an odd value stops no call half way.
 func TestACountOfChangesThatIsNoneIsBegunAnew(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		b.recur("stays", anySpec) // the count goes with the last one
+		b.recur("stays", anySpec) // the revision goes with the last recurrence
 		for _, odd := range []string{"junk", "", "-5", "1e30", strings.Repeat("9", 100)} {
 			b.do("HSET", b.k.Planned, "", odd)
 			b.recur("r", anySpec)
@@ -185,7 +185,7 @@ func TestRunningOneNow(t *testing.T) {
 		if seen[0] == seen[1] || seen[1] == seen[2] {
 			b.Error(seen)
 		}
-		b.wantState("due=3 payload=3 meta=0 stream=0 dead=0") // alone: what was planned for later is not there
+		b.wantState("due=3 payload=3 meta=0 stream=0 dead=0") // alone: the messages planned for later are gone
 		p, _ := ParsePlan(b.text("HGET", b.k.Planned, "r"))
 		redistest.Want(b, "used", p.Used, 0)
 		redistest.Want(b, "remembered", len(p.Recent), 3)
@@ -193,7 +193,7 @@ func TestRunningOneNow(t *testing.T) {
 	})
 }
 
-// unfinished walks until something is found, or all was looked at.
+// unfinished walks until an unfinished message is found, or all entries were looked at.
 func (b *rig) unfinished(w *Unfinished, ids ...string) bool {
 	b.Helper()
 	for steps := 0; ; steps++ {
@@ -207,11 +207,11 @@ func (b *rig) unfinished(w *Unfinished, ids ...string) bool {
 	}
 }
 
-// A message that was cancelled for all groups while one held it and another had not read it has no body any more. It was
-// done at once, and the next occurrence began beside the handler of that group.
+// A message is cancelled for all groups, while one group holds it and another has not read it. Then it has no body any
+// more. It counted as finished at once, and the next occurrence began beside the handler of the first group.
 func TestACancelledMessageIsUnfinishedWhileItIsHeld(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		if b.inProcess() { // that one does not count an entry without a body as pending
+		if b.inProcess() { // that server does not count a deleted entry as pending
 			return
 		}
 		b.groups("holds", "unread")
@@ -229,7 +229,7 @@ func TestACancelledMessageIsUnfinishedWhileItIsHeld(t *testing.T) {
 
 func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 	everywhere(t, func(b *rig) {
-		var all Unfinished // of one walk that goes on; and another, which begins each time
+		var all Unfinished // one walk that goes on, and another that begins each time
 		want := func(what string, is bool) {
 			b.Helper()
 			if on, anew := b.unfinished(&all, "m"), b.unfinished(&Unfinished{}, "m"); on != is || anew != is {
@@ -261,7 +261,7 @@ func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 		b.do("XACK", b.k.Stream, "h", entry)
 		want("acknowledged by both, and not trimmed", false)
 
-		b.deliver([]string{"g"}, "m") // and h has to read it yet
+		b.deliver([]string{"g"}, "m") // and h has not read it yet
 		b.read("h", "c1", 100)
 		for _, group := range []string{"g", "h"} {
 			for _, e := range b.entries(b.k.Stream) {
@@ -293,8 +293,8 @@ func TestAMessageIsUnfinishedUntilEveryGroupIsDone(t *testing.T) {
 	})
 }
 
-// What an import has written waits in the schedule under a name that follows from ID and group, or from the ID where
-// the stream had no group.
+// An imported message waits in the schedule under a name that follows from ID and group, or from the ID alone if the
+// stream had no group.
 func TestAnImportedMessageIsUnfinishedWhileItWaits(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")
@@ -309,8 +309,8 @@ func TestAnImportedMessageIsUnfinishedWhileItWaits(t *testing.T) {
 	})
 }
 
-// What recurs with large payloads is taken back in several calls. Until the last one the former spec is in force, and what was
-// taken back counts as not planned, so that a bridge plans it again when nobody goes on.
+// A recurrence with large payloads is taken back in several calls. Until the last one, the former spec is in force, and
+// messages taken back count as not planned. So a bridge plans them again if the calls do not go on.
 func TestMuchIsTakenBackInSteps(t *testing.T) {
 	t.Parallel()
 	b := newRig(t, redistest.Own(t))

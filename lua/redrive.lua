@@ -1,4 +1,4 @@
--- redrive: schedules dead letters again, each for the group it failed in or for another one, from attempt 1 and without its old expiry; also letters of other partitions, which whoever calls deletes there afterwards.
+-- redrive: schedules dead letters again, each for the group in which it failed or for another one, with attempt 1 and without its old expiry; also letters of other partitions, which the caller deletes there afterwards.
 -- Uses: base history entry
 -- KEYS[1] dead (stream)
 -- KEYS[2] due (zset)
@@ -8,18 +8,18 @@
 -- KEYS[6] stream (stream)
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
--- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload, 'moved' = the letter is in another partition; bytes, of one that is moved all its fields and values in turn, each as <length>:<bytes>; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one it failed in)
+-- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload, 'moved' = the letter is in another partition, else ''; bytes, for a moved letter all its fields and values in turn, each as <length>:<bytes>; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one in which it failed)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: per dead letter an integer: 1 scheduled, of one that is moved also by an earlier call, 0 gone, -1 has no payload of its own (lost or unreadable body: give one), -2 fields malformed, -3 what it carried besides the payload is unreadable, or too much (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
+-- Returns: per dead letter an integer: 1 scheduled (a moved letter also by an earlier call), 0 gone, -1 it has no payload (the body was lost or unreadable: give one), -2 fields malformed, -3 its other fields are unreadable, or too large (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
 -- Complexity: O(log n) per dead letter, and O(groups)
--- If a command fails here: before XDEL nothing of this letter is written; after it only commands follow that cannot fail.
--- Run twice: harmless; the second run answers 0, of one that is moved 1, while it waits.
+-- If a command fails here: before XDEL nothing of this letter is written; after it come only commands that cannot fail.
+-- Run twice: harmless; the second run answers 0, or for a moved letter 1, while that is scheduled.
 local dead, due, payload, meta, wake, stream, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
 local groups, refused
-if stream then -- the former call as a function has none: drain says what becomes of a letter whose group is gone
+if stream then -- an older caller of the function gives none: drain decides about a letter whose group is gone
   groups, refused = group_names(stream)
   if not groups then return redis.error_reply(refused) end
 end
@@ -27,19 +27,20 @@ for i = 2, #ARGV, 6 do
   if not is_time(ARGV[i]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[i]) end
 end
 
-redis.call('XDEL', dead, '0-0') -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', dead, '0-0') -- removes nothing; after this write a full server accepts the others
 local now = now_ms()
 local before, read, reply = head(due), 0, {}
 local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
 
--- The fields and values of a letter; nil when it is not there, or what is given of one that is moved does not parse.
+-- The fields and values of a letter; nil when the letter does not exist, or the fields of a moved one do not parse.
 local function body_of(letter, edited, given)
   if edited == 'moved' then return string.find(letter, '^%d+%-%d+$') and field_list(given) end
-  local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: one that is none is not there
+  local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: an invalid one does not exist
   return not found.err and found[1] and found[1][2] or nil
 end
 
--- What the letter is called in the schedule, and whether it waits there already: of one that is moved, an earlier call may have added it.
+-- The name of the letter in the schedule, and whether it is scheduled already: an earlier call may have added a moved
+-- letter.
 local function member_of(id, group, letter, edited, bytes)
   local member = id .. SEP .. group .. SEP .. 'dead:' .. letter
   while redis.call('ZSCORE', due, member) do
@@ -65,13 +66,13 @@ local function again(letter, when, edited, new_payload, new_fields, to)
     if not entry_values(id, '', fresh, '0') or not ok then return -2 end
     for name, value in pairs(decoded) do kept[name] = value end
   end
-  if fields['reason'] == 'malformed' then -- of what could not be read there is only the text
+  if fields['reason'] == 'malformed' then -- unreadable parts are there only as text
     if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
     fields['meta'], fields['raw'] = nil, nil
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
-    local own = name_in_message(name) -- that of the message; a letter's own has no such name
+    local own = name_in_message(name) -- the message's name for it; a letter's own field has none
     local clear = is_utf8(value) or not fields['b64:' .. own] -- else one would be written over the other
     if not drop[name] and not replaced and kept[own] == nil and is_utf8(name) and clear then keep(kept, own, value) end
   end

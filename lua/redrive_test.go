@@ -139,7 +139,7 @@ func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
 	})
 }
 
-// Dead letters keep foreign bytes raw. Redriven, a value that is no UTF-8 was dropped without a word.
+// Dead letters keep foreign bytes as they are. On a redrive, a value that is not UTF-8 was dropped silently.
 func TestRedriveOfDamagedLetters(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, c := range []struct {
@@ -174,7 +174,7 @@ func TestRedriveOfDamagedLetters(t *testing.T) {
 	})
 }
 
-// Redrive and purge race for one letter: XDEL decides.
+// A redrive and a purge race for one letter: XDEL decides.
 func TestRedriveAndPurgeAreExclusive(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", "")
@@ -187,7 +187,7 @@ func TestRedriveAndPurgeAreExclusive(t *testing.T) {
 	})
 }
 
-// IDs of letters are typed by people. One that is none stopped the batch in the middle, after others had been redriven.
+// People type the IDs of letters. An invalid one stopped the batch in the middle, after others had been redriven.
 func TestRedriveOfWhatIsNoEntryIDIsGone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		letter := b.bury("g", "m", "")

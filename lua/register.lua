@@ -1,8 +1,8 @@
--- register: makes queues, and their partition counts, known to the bridges. A count that was there once stays.
+-- register: adds queues and their partition counts to the registry that bridges read. A count that was ever registered stays.
 -- Uses: base
 -- KEYS[1] queues (hash)
 -- ARGV[1...] queue, counts (string; integers, comma separated)
--- Returns: integer, how many of the queues were not known, or not with all of these counts
+-- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless.
@@ -10,7 +10,7 @@ local queues = KEYS[1]
 local bad = wrong_type({queues, 'hash'})
 if bad then return bad end
 
--- Both lists of counts as one, in order, each once.
+-- The union of both lists of counts, sorted.
 local function union(a, b)
   local seen, counts = {}, {}
   for one in string.gmatch(a .. ',' .. b, '[^,]+') do
@@ -23,7 +23,7 @@ local function union(a, b)
   return '' .. table.concat(counts, ',') -- the in-process server leaves a single number a number
 end
 
-redis.call('HDEL', queues, SEP) -- removes nothing, and opens a full server for the rest
+redis.call('HDEL', queues, SEP) -- removes nothing; after this write a full server accepts the others
 local changed = 0
 for i = 1, #ARGV, 2 do
   local known = redis.call('HGET', queues, ARGV[i]) or ''

@@ -1,4 +1,4 @@
--- remove_recurrence: removes a recurrence, and takes back what was planned and has not left the schedule.
+-- remove_recurrence: removes a recurrence, and takes back its planned messages that are still scheduled.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
@@ -8,10 +8,10 @@
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
 -- ARGV[1] name (string)
--- ARGV[2] gone (integer, 1 = only if its spec is gone: what is remembered of it is to go too)
--- ARGV[3] remember (integer, 1 = of those that must not overlap: its messages of which something may be left stay remembered, until it is called with gone alone, or the recurrence is added again)
+-- ARGV[2] gone (integer, 1 = only if its spec is gone: then the rest of its plan is removed, too)
+-- ARGV[3] remember (integer, 1 = its messages must not overlap: those that may be unfinished stay in the plan, until it is called with gone alone, or the recurrence is added again)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: removed (integer, 0 = there was none, -9 = not yet, because what was taken back came to 16 MiB: send it again), taken back (integer)
+-- Returns: removed (integer, 0 = there was none, -9 = not yet, because the messages taken back came to 16 MiB: send it again), taken back (integer)
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run finds none, or goes on.
@@ -36,7 +36,7 @@ local last = not keep and is_alone(recurring, name) and is_alone(planned, name, 
 local removed = more and LATER or redis.call('HDEL', recurring, name)
 take_back(due, payload, meta, back, story)
 if more or keep then redis.call('HSET', planned, name, plan_text(plan), '', revision)
-elseif last then redis.call('HDEL', planned, name, '') -- nobody has to tell states apart any more
+elseif last then redis.call('HDEL', planned, name, '') -- nobody needs revisions any more
 elseif redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
 if story then pcall(tell, story) end
 return {removed, #back}

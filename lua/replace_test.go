@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Of many changes of one thing within a while one message is left, with what the last of them said.
+// Many changes of one thing within a while leave one message, with the content of the last change.
 func TestReplaceTakesThePlaceOfWhatIsScheduled(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		with := func(when When, payload, header string, how Dedup) Item {
@@ -70,7 +70,7 @@ func TestReplaceTakesThePlaceOfWhatIsScheduled(t *testing.T) {
 	})
 }
 
-// want compares what is scheduled under the ID m.
+// want compares the scheduled message with the ID m.
 func (b *rig) want(what, left string) {
 	b.Helper()
 	got := ""
@@ -86,7 +86,7 @@ func (b *rig) want(what, left string) {
 	}
 }
 
-// No word for a dedup may write over a retry, and one that nobody knows is refused.
+// No value of dedup lets a message overwrite a retry, and an unknown value is refused.
 func TestReplaceLeavesRetriesAlone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]

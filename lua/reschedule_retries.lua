@@ -1,4 +1,4 @@
--- reschedule_retries: moves the due time of retries that wait, and redriven letters, of messages; in steps, because no key says where they are.
+-- reschedule_retries: changes the due time of waiting retries, and redriven letters, of messages; it works in steps, because no key says which members belong to a message.
 -- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] wake (stream)
@@ -6,15 +6,15 @@
 -- KEYS[4] history (stream)
 -- KEYS[5] meta (hash)
 -- KEYS[6] turns (zset)
--- ARGV[1] cursor ('0' at first, then what the last call returned, on the same connection)
+-- ARGV[1] cursor ('0' at first, then the one of the last reply, on the same connection)
 -- ARGV[2] limit (integer, members to look at)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4] when ('+ms' or Unix ms)
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: the next cursor ('0' = all were looked at); then per retry that was moved: member, id, group ('' = redriven for all), due (Unix ms)
+-- Returns: the next cursor ('0' = all were looked at); then for each retry that was changed: member, id, group ('' = redriven for all), due (Unix ms)
 -- Complexity: O(limit)
--- If a command fails here: the due times are moved and the wake token missing: late by the ceiling at most.
+-- If a command fails here: the due times are changed and the wake token missing: late by the ceiling at most.
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
 local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
@@ -25,7 +25,7 @@ if bad then return bad end
 if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
 if not is_time(ARGV[4]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[4]) end
 
-redis.call('XDEL', wake, '0-0') -- removes nothing, and opens a full server for the rest
+redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others
 local at = digits(due_at(ARGV[4], now_ms()))
 local before, ids = head(due), {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end

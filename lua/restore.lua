@@ -1,4 +1,4 @@
--- restore: writes dead letters that were exported, each under its old entry ID where that is to be had and not ahead of the clock, unless it is there or was restored before.
+-- restore: writes exported dead letters, each under its old entry ID if that is free and not ahead of the clock, unless the letter exists or was restored before.
 -- Uses: base history
 -- KEYS[1] dead (stream)
 -- KEYS[2] seen (zset)
@@ -7,10 +7,10 @@
 -- ARGV[1] window_ms (integer, ms that each letter is remembered)
 -- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as <length>:<bytes>)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the letters that were there came to 1 MiB: send it again
+-- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the existing letters came to 1 MiB: send it again
 -- Complexity: O(log n) per letter
--- If a command fails here: the first write is one that a full server refuses, and then nothing was written; behind it a letter may be there that is not remembered.
--- Run twice: harmless within the window, and longer for letters that have kept their entry ID.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal a letter may exist that is not remembered.
+-- Run twice: harmless within the window, and for longer if a letter has kept its entry ID.
 local dead, seen = KEYS[1], KEYS[2]
 local policy, history = KEYS[3], KEYS[4]
 local story = story_of(policy, history, ARGV)
@@ -19,7 +19,7 @@ local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end
 local now, refused, read = now_ms(), nil, 0
 
--- Whether the letter is there under its entry ID: the same fields and values, in any order.
+-- Whether the letter exists under its entry ID, with the same fields and values in any order.
 local function is_there(entry, values)
   local found = redis.pcall('XRANGE', dead, entry, entry)
   local fields = not found.err and found[1] and found[1][2] or {}
@@ -38,8 +38,8 @@ local function is_there(entry, values)
   return true
 end
 
--- Whether an entry ID is of a time that is still to come, but for a minute by which two servers may differ. Under it no letter could be
--- written until then, and after the largest one never again.
+-- Whether an entry ID lies more than a minute in the future; two servers may differ by that. Such an ID would block
+-- further letters until then, and the largest one for ever.
 local function is_ahead(entry)
   local ms = string.match(entry, '^0*(%d*)')
   return #ms > 15 or (tonumber(ms) or 0) > now + 60000
@@ -48,7 +48,7 @@ end
 local function restore(name, entry, values)
   local remembered = redis.call('ZSCORE', seen, SEP .. 'dead' .. SEP .. name)
   if remembered and tonumber(remembered) > now or is_there(entry, values) then return 0 end
-  -- Its own ID, else one of the same millisecond, else a new one: the ID says how old a letter is.
+  -- Its own ID, else one of the same millisecond, else a new one: the ID tells how old a letter is.
   for _, id in ipairs(is_ahead(entry) and {'*'} or {entry, (string.gsub(entry, '%-.*', '')) .. '-*', '*'}) do
     local added = redis.pcall('XADD', dead, id, unpack(values))
     if type(added) == 'string' then

@@ -45,7 +45,7 @@ func TestRetryComesBackForItsGroup(t *testing.T) {
 		redistest.Want(b, "expires", r.Expires.UnixMilli(), 4_000_000_000_000)
 		redistest.Want(b, "due", r.Due.UnixMilli(), 1)
 		redistest.Want(b, "extra", len(r.Extra), 0)
-		// The other group is given it as well, and frees it by acknowledging.
+		// The other group is given it, too, and frees it by acknowledging.
 		redistest.Want(b, "the other group's", b.read("b", "c", 1)[0].EntryID, r.EntryID)
 		b.ack("b", Held{Entry: e.EntryID}, Held{Entry: r.EntryID})
 		b.ack("a", Held{Entry: r.EntryID})
@@ -53,7 +53,8 @@ func TestRetryComesBackForItsGroup(t *testing.T) {
 	})
 }
 
-// Two groups fail one entry and the same ID is scheduled again meanwhile: with the ID as member, one overwrote the other.
+// Two groups fail one entry, and the same ID is scheduled again meanwhile. With the ID as member, one overwrote the
+// other.
 func TestRetriesAreUniquePerGroupAndEntry(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		first := b.deliver([]string{"a", "b"}, "m")[0]
@@ -207,14 +208,14 @@ func TestErrorTextsAreCutAtTheDoor(t *testing.T) {
 		b.drain(1)
 		r := b.read("g", "c", 1)[0]
 		redistest.Want(b, "error", r.Error, strings.Repeat("ü", 512))
-		// An error of the entry stays when the next failure has none.
+		// The error of an attempt stays if the next failure has none.
 		b.fail("g", r.EntryID, ActionRelease, "", "")
 		b.drain(1)
 		redistest.Want(b, "error after a release", b.read("g", "c", 1)[0].Error, strings.Repeat("ü", 512))
 	})
 }
 
-// No exit and no timer is early: a retry that is due at 30 ms is not in the stream before.
+// No exit and no timer is early: a retry that is due in 30 ms is not in the stream before.
 func TestRetryIsNeverEarly(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e, from := b.deliver([]string{"g"}, "m")[0], b.now()
@@ -226,8 +227,8 @@ func TestRetryIsNeverEarly(t *testing.T) {
 	})
 }
 
-// What most retries look like takes a short way through the scripts; what does not takes the long one. Both deliver the same: a
-// batch of all kinds, whose entries are neighbours in no order, goes through more attempts than have one digit.
+// The scripts have a short way for ordinary retries, and a long one for all others. Both must deliver the same: a mixed
+// batch in random order goes through so many attempts that their number has two digits.
 func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		const group = `mailer "ü"`
@@ -289,7 +290,7 @@ func TestRetriesOfABatchKeepWhatEachHas(t *testing.T) {
 	})
 }
 
-// Meta that looks like that of a retry and is too large is as malformed as any other.
+// A meta that looks like a retry's, but is too large, is as malformed as any other.
 func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -305,7 +306,7 @@ func TestMetaOfARetryHasTheLimitOfAll(t *testing.T) {
 	})
 }
 
-// Two deliveries of one ID that both fail, and whose retries are called by the ID: neither is written over the other.
+// Two deliveries of one ID both fail, and their retries are named by the ID: neither overwrites the other.
 func TestRetriesThatAreNamedByTheirIDsOverwriteNone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

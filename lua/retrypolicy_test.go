@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// exits has an entry with these fields leave the pending list of group g, by a retry or by a reclaim, and returns the outcome,
-// the delay in ms of what is scheduled, and its meta, or the fields of the dead letter.
+// exits takes an entry with these fields out of the pending list of group g, by a retry or by a reclaim. It returns the
+// outcome, the delay in ms and the meta of the retry, or the fields of the dead letter.
 func (b *rig) exits(reclaim bool, a Attempts, f Failure, entry ...string) (out Outcome, delay int64, rest map[string]string) {
 	b.Helper()
 	b.do("DEL", b.k.Dead, b.k.Due, b.k.Meta, b.k.Payload)
@@ -49,7 +49,7 @@ func (b *rig) decode(meta string) map[string]string {
 	return all
 }
 
-// near says whether a delay is what is wanted, and no more than a slow machine later.
+// near reports whether a delay is the wanted one, or later by what a slow machine needs.
 func near(delay, want int64) bool { return delay >= want && delay < want+30_000 }
 
 func TestDelaysOfTheMessageWinOverThoseOfThePolicy(t *testing.T) {
@@ -66,8 +66,8 @@ func TestDelaysOfTheMessageWinOverThoseOfThePolicy(t *testing.T) {
 				{"1", "60000,180000,300000", -1, 60_000}, {"2", "60000,180000,300000", -1, 180_000},
 				{"3", "60000,180000,300000", -1, 300_000}, {"9", "60000,180000,300000", -1, 300_000}, {"4", "120000", -1, 120_000},
 				{"1", "315360000000", -1, 315_360_000_000},
-				{"1", "60000", 10 * time.Minute, 600_000}, // what the handler asks for wins over both
-				// What is no list does not count.
+				{"1", "60000", 10 * time.Minute, 600_000}, // the handler's delay wins over both
+				// An invalid list does not count.
 				{"1", "0", -1, 3_600_000}, {"1", "", -1, 3_600_000}, {"1", "1m", -1, 3_600_000}, {"1", "60000,", -1, 3_600_000},
 				{"1", "60000,,1", -1, 3_600_000}, {"1", "60000,0", -1, 3_600_000}, {"1", "315360000001", -1, 3_600_000},
 				{"1", "-5", -1, 3_600_000}, {"1", "99999999999999999999999999", -1, 3_600_000}, {"1", long, -1, 3_600_000},
@@ -134,7 +134,7 @@ func TestAMessageIsNotTriedWhenItIsTooOld(t *testing.T) {
 				}
 			}
 		}
-		// The attempts count as well, and what is given back was no attempt.
+		// The attempts count as well, and a release was no attempt.
 		for _, c := range []struct {
 			action Action
 			want   Outcome
@@ -149,7 +149,7 @@ func TestAMessageIsNotTriedWhenItIsTooOld(t *testing.T) {
 	})
 }
 
-// A redrive is a new life: the age counts anew.
+// A redrive is a new life: the age counts from it.
 func TestRedriveForgetsWhenItWasDueFirst(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -164,7 +164,8 @@ func TestRedriveForgetsWhenItWasDueFirst(t *testing.T) {
 	})
 }
 
-// What is not set costs no field and no command, and what an older or newer caller sends is taken or refused as a whole.
+// A setting that is not set costs no field and no command. Settings of an older or newer caller are accepted or refused
+// as a whole.
 func TestLimitsStandBehindMaxAttempts(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

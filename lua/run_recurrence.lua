@@ -1,4 +1,4 @@
--- run_recurrence: schedules a message of a recurrence for now, beside what is planned.
+-- run_recurrence: schedules a message of a recurrence for now, in addition to the planned ones.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
@@ -11,11 +11,11 @@
 -- ARGV[1] name (string)
 -- ARGV[2] body (bytes, payload of the message; '' = none)
 -- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
--- ARGV[4] alone (integer, 1 = what is planned for later is taken back, to be planned anew when this one is done)
+-- ARGV[4] alone (integer, 1 = messages planned for later are taken back, to be planned anew when this one is done)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because what was taken back came to 16 MiB: send it again), id (string)
+-- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because the messages taken back came to 16 MiB: send it again), id (string)
 -- Complexity: O(log n), n = scheduled messages; it takes back 16 MiB and one message more at most
--- If a command fails here: the first write is one that a full server refuses, and then nothing was written; refused later, the message is scheduled and not remembered.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal the message is scheduled and not in the plan.
 -- Run twice: another message is scheduled.
 local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
@@ -25,7 +25,7 @@ if bad then return bad end
 if redis.call('HEXISTS', recurring, name) == 0 then return {-1, ''} end
 local now, plan, back, more, n = now_ms(), plan_of(redis.call('HGET', planned, name)), {}, false, 0
 local newest = plan.recent[#plan.recent]
-repeat -- each of one millisecond has a name of its own
+repeat -- each run in one millisecond gets its own name
   n = n + 1
   local taken = newest == digits(now + n - 1) .. '-run' or redis.call('ZSCORE', due, name .. '@' .. digits(now + n - 1) .. '-run')
 until not taken

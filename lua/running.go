@@ -9,11 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// CancelledMark is added to the delivery counter of a pending entry, the last number of XPENDING, when its message is cancelled
-// while a consumer holds it. TestMarkOfTheScripts holds it against the scripts.
+// CancelledMark is added to the delivery counter of a pending entry, the last number of XPENDING, when its message is
+// cancelled while a consumer holds it. TestMarkOfTheScripts compares it with the scripts.
 const CancelledMark = 1_000_000_000_000
 
-// Deliveries reads a delivery counter: how often the entry was delivered, and whether its message was cancelled meanwhile.
+// Deliveries decodes a delivery counter: how often the entry was delivered, and whether its message was cancelled
+// meanwhile.
 func Deliveries(counter int64) (n int64, cancelled bool) {
 	if counter >= CancelledMark {
 		return counter - CancelledMark, true
@@ -21,7 +22,7 @@ func Deliveries(counter int64) (n int64, cancelled bool) {
 	return counter, false
 }
 
-// EntryVerdict says what CancelEntries did to an entry that it found.
+// EntryVerdict is the result of CancelEntries for one entry.
 type EntryVerdict string
 
 // Verdicts of CancelEntries.
@@ -31,7 +32,7 @@ const (
 	EntryUnread     EntryVerdict = "3" // not cancelled: the group has not read it yet, and another group needs it
 )
 
-// FoundEntry is what CancelEntries did to an entry, for one group or for all that were asked for.
+// FoundEntry is an entry that CancelEntries found, for one group or for all groups that were asked for.
 type FoundEntry struct {
 	Entry    string
 	ID       string // of the message
@@ -40,10 +41,11 @@ type FoundEntry struct {
 	Consumer string // with EntryCancelling: who holds it
 }
 
-// EntryWalk is one step of a look through a stream, which may go over any connection. The zero value of Cursor begins one.
+// EntryWalk is one step of a walk through a stream. Each step may use another connection. An empty Cursor begins a
+// walk.
 type EntryWalk struct {
-	Cursor string // entry ID from which no entry was looked at yet
-	Last   string // entry ID of the last entry to look at; "" = the last one that is there when the step is executed
+	Cursor string // entry ID to go on from
+	Last   string // entry ID of the last entry to look at; "" = the newest one when the step is executed
 	Limit  int    // entries to look at in this step
 	Group  string // "" = every group
 }
@@ -52,10 +54,10 @@ var cancelEntriesScript = load("cancel_entries",
 	[]string{"stream", "due", "seen", "wake", "turns", "policy", "history"}, []string{"cursor", "last", "limit", "group"},
 	[]string{"id"})
 
-// CancelEntries is a step of a walk that cancels the messages with some IDs in a stream. It deletes an entry that no group
-// holds, and marks the delivery of one that a consumer holds: Extend then answers HeldCancelled, and every exit ends it. For one
-// group it deletes an entry only if no other group needs it. It returns the next step; its Cursor is "" when all entries up to
-// Last were looked at.
+// CancelEntries is a step of a walk that cancels the messages with the given IDs in a stream. It deletes an entry that
+// no group holds. It marks the delivery of an entry that a consumer holds: Extend then answers HeldCancelled, and every
+// exit ends it. For one group, it deletes an entry only if no other group needs it. It returns the next step; its
+// Cursor is "" when all entries up to Last were looked at.
 func CancelEntries(ctx context.Context, c rueidis.Client, k Keys, w EntryWalk, ids []string,
 	d Durability) (next EntryWalk, found []FoundEntry, err error) {
 	if w.Cursor == "" {

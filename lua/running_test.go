@@ -11,7 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// cancelRunning walks through the stream and returns what was found in words: entry's message, group, verdict, consumer.
+// cancelRunning walks through the stream and returns what it found in words: the entry's message, group, verdict,
+// consumer.
 func (b *rig) cancelRunning(group string, ids ...string) (found []string) {
 	b.Helper()
 	w := EntryWalk{Limit: 2, Group: group}
@@ -47,7 +48,7 @@ func TestMarkOfTheScripts(t *testing.T) {
 	}
 }
 
-// An entry that no group holds is deleted, whoever has read it; what was made for it goes with it.
+// An entry that no group holds is deleted, whoever has read it; its dedup window and its key's turn go with it.
 func TestCancelDeletesWhatNobodyHolds(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")
@@ -63,8 +64,8 @@ func TestCancelDeletesWhatNobodyHolds(t *testing.T) {
 	})
 }
 
-// A delivery that a consumer holds is marked: the consumer learns it with its extend, whatever it says then ends the message, and
-// the next of the key comes only then. So it is where the holder dies.
+// A delivery that a consumer holds is marked. The consumer learns it with its extend; any outcome of it ends the
+// message, and only then the next message of the key becomes due. The same holds if the consumer dies.
 func TestCancelOfWhatIsHeldEndsIt(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		exits := func(action Action) func(e Entry) {
@@ -97,7 +98,7 @@ func TestCancelOfWhatIsHeldEndsIt(t *testing.T) {
 			deliveries, cancelled := Deliveries(n)
 			redistest.Want(b, "mark", fmt.Sprint(deliveries, " ", cancelled, " ", owner), "1 true c")
 			wantList(b, "extended", b.extends("g", "c", Held{Entry: e.EntryID, ID: "m"}), HeldCancelled)
-			b.do("XCLAIM", b.k.Stream, "g", "c", "0", e.EntryID, "JUSTID") // as a worker without our scripts extends
+			b.do("XCLAIM", b.k.Stream, "g", "c", "0", e.EntryID, "JUSTID") // as a worker without our scripts extends it
 			wantList(b, "extended again", b.extends("g", "c", Held{Entry: e.EntryID, ID: "m"}), HeldCancelled)
 			b.wantDelivered([]string{"g"}) // the key is held
 			b.passTurns()
@@ -116,8 +117,8 @@ func TestCancelOfWhatIsHeldEndsIt(t *testing.T) {
 	})
 }
 
-// One group holds it, one has not read it, one is done: it is deleted for the second, and ends for the first, which has no body
-// to read any more, without a dead letter.
+// One group holds the entry, one has not read it, one is done. It is deleted for the second. For the first it ends
+// without a dead letter, although it has no body any more.
 func TestCancelAmongSeveralGroups(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		exits := func(action Action) func(e Entry) {
@@ -158,8 +159,8 @@ func TestCancelAmongSeveralGroups(t *testing.T) {
 	})
 }
 
-// For one group an entry is deleted only where no other group needs it; a group that has not read what another one needs keeps
-// it, and the answer says so.
+// For one group, an entry is deleted only if no other group needs it. If the group has not read an entry that another
+// one needs, the entry stays, and the answer says so.
 func TestCancelForOneGroup(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "h")
@@ -199,7 +200,7 @@ func TestCancelOfAReadyMessageFreesItsKey(t *testing.T) {
 	})
 }
 
-// An occurrence that must not overlap with the next one is finished when it was cancelled and nobody holds it any more.
+// An occurrence that must not overlap with the next is finished once it was cancelled and nobody holds it any more.
 func TestCancelledOccurrenceIsFinished(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -216,8 +217,8 @@ func TestCancelledOccurrenceIsFinished(t *testing.T) {
 	})
 }
 
-// A worker that goes on with a cancelled message keeps it, and its key, until it lets go, or has given no sign of life
-// for the visibility timeout. XAUTOCLAIM drops an entry without a body however short it is idle.
+// A worker that goes on with a cancelled message keeps it, and its key, until it settles it, or has not extended it for
+// the visibility timeout. XAUTOCLAIM drops a deleted entry, however short its idle time is.
 func TestACancelledHolderIsNotTakenForADeadOne(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("holds", "unread")
@@ -227,7 +228,7 @@ func TestACancelledHolderIsNotTakenForADeadOne(t *testing.T) {
 		wantList(b, "found", b.cancelRunning("", "m"), "m holds 2 c", "m  1")
 		redistest.Want(b, "reclaimed while it is held", b.reclaim("holds", time.Hour), Reclaimed{})
 		wantList(b, "extended", b.extends("holds", "c", heldOf(e)...), HeldCancelled)
-		if !b.inProcess() { // that one does not count an entry without a body as pending
+		if !b.inProcess() { // that server does not count a deleted entry as pending
 			b.passTurns()
 			b.drain(10)
 			wantList(b, "the next one of the key", ids(b.read("unread", "c", 10)))

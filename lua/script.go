@@ -15,7 +15,8 @@ import (
 //go:embed *.lua lib/*.lua functions/*.lua
 var sources embed.FS
 
-// script is one transition. The lists of names are what the Go call sends; TestHeaders holds them against the Lua header.
+// script is one transition. The lists name the keys and arguments that the Go call sends; TestHeaders compares them
+// with the Lua header.
 type script struct {
 	name     string
 	keys     []string
@@ -28,7 +29,7 @@ type script struct {
 }
 
 // load builds a script from its file and the library files that its "Uses" line names.
-// Scripts are never repeated by the client library: whether a repeat is harmless is for the caller to know.
+// The client library never repeats a script, because only the caller knows whether a repeat is harmless.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
 	s := &script{name: name, keys: keys, args: args, each: each, exec: rueidis.NewLuaScript(source), source: source,
@@ -42,7 +43,7 @@ var namesBySHA = map[string]string{} // not changed after the package is initial
 // ScriptName returns the name of the script that EVALSHA runs by this SHA-1; "" for one that is not ours.
 func ScriptName(sha string) string { return namesBySHA[sha] }
 
-// readOnly has the server refuse a script that writes, so that who may only look can run it.
+// readOnly makes the server refuse writes of the script, so that users who may only read can run it.
 func (s *script) readOnly() *script {
 	s.exec = rueidis.NewLuaScriptReadOnly(s.source)
 	return s
@@ -50,8 +51,8 @@ func (s *script) readOnly() *script {
 
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
-// Source returns the full text of a script as the server gets it: those library functions that it can reach, and the script. It
-// panics on a name that does not exist.
+// Source returns the full text of a script as the server gets it: the library functions that it can reach, then the
+// script. It panics on a name that does not exist.
 func Source(name string) string {
 	file := name + ".lua"
 	library, text := libText(file), whole(file, stripComments)
@@ -59,7 +60,7 @@ func Source(name string) string {
 	return rest + functionsOf(library, text) + text
 }
 
-// textOf returns a script's file behind the library files that it uses.
+// textOf returns the library files that a script uses, then the script's file.
 func textOf(file string) string { return libText(file) + stripComments(readSource(file)) }
 
 // libText returns the library files that a script uses.
@@ -71,9 +72,9 @@ func libText(file string) string {
 	return b.String()
 }
 
-// whole returns a script with its guards, such that an error names the key that holds something else, or the command that the
-// user may not call. So a script asks for types only of keys that it does not read before its first write, and for rights only to
-// what it calls behind that. Each part of its text is passed through keep.
+// whole returns a script with its guards: an error names the key of another type, or the command that the user may not
+// call. So a script checks the types only of keys that it does not read before its first write, and the rights only to
+// commands after that. Each part of its text is passed through keep.
 func whole(file string, keep func(text string) string) string {
 	parts := firstWrite.Split(readSource(file), 2)
 	body := guard(file, guarded(file)) + keep(parts[len(parts)-1])
@@ -108,10 +109,10 @@ func stripComments(text string) string {
 	return b.String()
 }
 
-// tells reports whether the script writes a history: then its last argument says who calls.
+// tells reports whether the script writes a history: then its last argument is the actor.
 func (s *script) tells() bool { return slices.Contains(s.keys, "history") }
 
-// check refuses keys and arguments that are not those of the header.
+// check refuses numbers of keys and arguments that do not fit the header.
 func (s *script) check(keys, args []string) error {
 	n := len(args) - len(s.args)
 	if s.tells() {
@@ -141,8 +142,8 @@ func (s *script) run(ctx context.Context, c rueidis.Client, keys, args []string)
 	return reply, nil
 }
 
-// runBehind executes the script behind other commands, in one round trip; two when the server does not know it yet. The script
-// itself finds out what became of them.
+// runBehind executes the script after other commands, in one round trip; two when the server does not know it yet. The
+// script itself checks what the other commands did.
 func (s *script) runBehind(ctx context.Context, c rueidis.Client, cmds []rueidis.Completed, keys,
 	args []string) (rueidis.RedisMessage, error) {
 	if err := s.check(keys, args); err != nil {
@@ -170,7 +171,8 @@ func (s *script) integer(ctx context.Context, c rueidis.Client, keys, args []str
 	return n, s.unexpected(err)
 }
 
-// integers runs a script that answers with a list of want integers, and waits for d: with ErrNotDurable the list is there, too.
+// integers runs a script that answers with a list of want integers, and waits for d: with ErrNotDurable it returns the
+// list, too.
 func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []string, want int, d Durability) ([]int64, error) {
 	reply, waited := s.runDurably(ctx, c, keys, args, d)
 	if waited != nil && !errors.Is(waited, ErrNotDurable) {
@@ -186,10 +188,11 @@ func (s *script) integers(ctx context.Context, c rueidis.Client, keys, args []st
 	return list, waited
 }
 
-// notReached is what a script answers for an item that it did not look at, because what it had read before came to its budget.
+// notReached is a script's answer for an item that it did not look at, because the items before it used up its budget
+// of bytes.
 const notReached = -9
 
-// inParts gets an answer for each item: it calls again for those that the call before did not come to.
+// inParts returns an answer for each item. It repeats the call for items that were not reached.
 func inParts[T any](items []T, call func(items []T) ([]int64, error)) ([]int64, error) {
 	var answers []int64
 	for {

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// serversAtOnce is how many servers a test runs on side by side: what a test does is mostly to wait for the next reply.
+// serversAtOnce is how many servers a test uses in parallel: tests mostly wait for the next reply.
 const serversAtOnce = 4
 
 func TestMain(m *testing.M) {
@@ -15,8 +15,8 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// notInProcess names the tests that the in-process server of dev cannot pass, each with what that server lacks. Every other test
-// that goes through everywhere runs on it, too.
+// notInProcess names the tests that the in-process server of dev cannot pass, each with the feature that the server
+// lacks. Every other test that uses everywhere runs on it, too.
 var notInProcess = map[string]string{}
 
 func init() {
@@ -38,9 +38,9 @@ func init() {
 	}
 }
 
-// everywhere runs f on the shared server and on every local image, there also with published scripts called as functions, and on
-// the in-process server. The servers go side by side, when the test's function has returned; on one server there is one f at a
-// time.
+// everywhere runs f on the shared server and on every local image, there also with published scripts called as
+// functions, and on the in-process server. The servers run in parallel, after the test's function has returned; on one
+// server one f runs at a time.
 func everywhere(t *testing.T, f func(b *rig)) {
 	t.Helper()
 	withUsers(t, f)
@@ -55,7 +55,7 @@ func everywhere(t *testing.T, f func(b *rig)) {
 	})
 }
 
-// withUsers is everywhere, but for the in-process server, which knows no users.
+// withUsers is everywhere, without the in-process server, which has no users.
 func withUsers(t *testing.T, f func(b *rig)) {
 	t.Helper()
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
@@ -64,7 +64,7 @@ func withUsers(t *testing.T, f func(b *rig)) {
 	})
 }
 
-// eachAtOnce is redistest.Each with the servers side by side, when the test's function has returned.
+// eachAtOnce is redistest.Each with the servers in parallel, after the test's function has returned.
 func eachAtOnce(t *testing.T, f func(t *testing.T, s *redistest.Server)) {
 	t.Helper()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

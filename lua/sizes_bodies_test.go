@@ -2,7 +2,7 @@ package lua
 
 import "fmt"
 
-// bodies fills a hash with bodies of any size, of which one in five has a member.
+// bodies fills a hash with bodies of any size; one in five has a member.
 func (o *ordeal) bodies() (fields []string) {
 	b := o.b
 	n := o.number("fields", 1, 600)

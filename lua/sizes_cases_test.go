@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ordeals are, by script, a state of adversarial sizes and a call on it.
+// ordeals returns, for each script, a function that draws a state of adversarial sizes and calls the script on it.
 func ordeals() map[string]func(*ordeal) {
 	return map[string]func(*ordeal){
 		"drain": (*ordeal).drain, "enqueue": (*ordeal).enqueue, "enqueue_fresh": (*ordeal).enqueueFresh,
@@ -27,7 +27,7 @@ func ordeals() map[string]func(*ordeal) {
 	}
 }
 
-// must fails the case when the call did: a script that stops halfway proves nothing.
+// must ends the case if the call failed: a script that stops halfway proves nothing.
 func (o *ordeal) must(err error) {
 	o.Helper()
 	if err != nil {
@@ -44,7 +44,7 @@ func (o *ordeal) schedule(n int) (members []string) {
 	if o.keyed {
 		key = `,"key":"k"`
 	}
-	if o.flip("short names") { // what is read many at a time
+	if o.flip("short names") { // many of these are read at a time
 		names = make([]int, n)
 	}
 	for i := range n {
@@ -147,8 +147,8 @@ func (o *ordeal) expire() {
 	o.must(err)
 }
 
-// walk looks for the retries of a message among members of any size. What one step of a scan returns is a bucket of the server's
-// table.
+// walk looks for the retries of a message among members of any size. One step of a scan returns a bucket of the
+// server's table.
 func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
 	o.schedule(o.number("members", 1, 300))
 	var commands [][]string
@@ -162,7 +162,7 @@ func (o *ordeal) walk(step func(w Walk, id string) (string, error)) {
 	}
 	o.b.build(commands...)
 	o.bucket = 5 * o.largest
-	if o.b.text("OBJECT", "ENCODING", o.b.k.Due) == "listpack" { // of 128 members at most: a step brings them all
+	if o.b.text("OBJECT", "ENCODING", o.b.k.Due) == "listpack" { // of 128 members at most: one step returns them all
 		o.bucket = bodies
 	}
 	w := Walk{Limit: o.number("limit", 1, 1000)}
@@ -214,7 +214,8 @@ func (o *ordeal) entries(key string, n int, extra ...string) (ids []string) {
 	return ids
 }
 
-// held is a stream of which many groups hold much: the group g everything, the others any part. Of some the body is gone.
+// held makes a stream with many groups that hold many entries: the group g all of them, the others any part. Some of
+// the entries were deleted.
 func (o *ordeal) held(least int) (ids []string) {
 	k := o.b.k
 	ids = o.entries(k.Stream, o.number("entries", least, 300))
@@ -255,7 +256,7 @@ func claim(stream, group string, ids []string) []string {
 	return append(words, "IDLE", "3600000", "FORCE", "JUSTID")
 }
 
-// some picks entries out of a list, anywhere in it.
+// some picks entries from anywhere in a list.
 func (o *ordeal) some(ids []string, most int) (picked []string) {
 	step := o.number("step", 1, max(1, len(ids)/2))
 	for i := 0; i < len(ids) && len(picked) < most; i += step {
@@ -266,7 +267,7 @@ func (o *ordeal) some(ids []string, most int) (picked []string) {
 
 func (o *ordeal) ack() {
 	ids := o.held(2)
-	// The others are done with most of it, so that something can be freed.
+	// The others have acknowledged most of it, so that something can be freed.
 	for i := 1; i < o.groups; i++ {
 		if o.flip("done") {
 			o.b.do(append([]string{"XACK", o.b.k.Stream, fmt.Sprint("other", i)}, ids[:len(ids)/2]...)...)
@@ -391,7 +392,7 @@ func (o *ordeal) passTurns() {
 			fmt.Sprintf("k%d%sbusy%s%s", i%40, Separator, Separator, id)})
 	}
 	b.build(commands...)
-	o.largest *= 2 // what is in flight, and then who waits
+	o.largest *= 2 // the message in flight, and then the one that waits
 	done := TurnsPassed{}
 	for range 4 {
 		var err error

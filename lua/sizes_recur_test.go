@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// remembered is a recurrence of which any number of occurrences is planned, with bodies of any size.
+// remembered makes a recurrence with any number of planned occurrences, and bodies of any size.
 func (o *ordeal) remembered() (before string) {
 	b, spec := o.b, `{"every_ms":1000,"payload":"`+pad(min(20_000, o.size("spec")))+`"}`
 	o.schedule(o.number("members", 1, 60))

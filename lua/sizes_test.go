@@ -21,17 +21,19 @@ import (
 var fullSizes = flag.Bool("sizes.full", false,
 	"adversarial sizes as large as they come, for figures of time: with -v -rapid.checks=300")
 
-// What one run of a script may touch, whatever is stored: these bytes, and one message more, because one is always taken. The
-// scripts' own budget is 1 MiB; so that a search takes seconds, both it and what is stored are a sixteenth of that here.
+// The bytes that one run of a script may touch, whatever is stored, besides one message more, because one is always
+// taken. The scripts' own budget is 1 MiB. Here it and the stored data are a sixteenth, so that a search takes seconds.
 const (
 	scaledDown = 16
 	fullBudget = 1 << 20
 )
 
-// And so many values of replies, for a stream of few groups: entries, pending entries, groups, each of a few values.
+// The values of replies that a run may read, for a stream with few groups: entries, pending entries and groups have a
+// few values each.
 const budgetValues = 60_000
 
-// weighed stands before a script's text: it shadows redis, and counts what goes through its commands.
+// weighed is put before a script's text: it shadows redis, and counts the bytes and values that pass through its
+// commands.
 const weighed = `
 local server, touched = redis, {0, 0, 0, 0, 0, 0}
 local function weigh(v)
@@ -69,11 +71,11 @@ server.call('SET', account, table.concat(touched, ' '))
 return reply
 `
 
-// touched is what one run of a script did: bytes of the replies of its commands, and of their arguments, values in those replies,
-// commands, and bytes of the hash values that it deleted.
+// touched is the account of one run of a script: bytes of the replies of its commands, bytes of their arguments, values
+// in the replies, commands, and bytes of the hash values that it deleted.
 type touched struct{ read, written, values, commands, freed int }
 
-// scales is a client that runs scripts weighed.
+// scales is a client that weighs the scripts it runs.
 type scales struct {
 	rueidis.Client
 	texts map[string]string // by SHA
@@ -85,7 +87,7 @@ type scales struct {
 type weighing struct {
 	touched
 	script string
-	usec   int // of the processor, weighing and reading the call included
+	usec   int // of processor time, with the weighing and the reading of the call
 	args   int // bytes
 }
 
@@ -134,7 +136,7 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	}
 	if text, err := replies[5].ToString(); err == nil {
 		_, _ = fmt.Sscan(text, &w.read, &w.written, &w.values, &w.commands, &w.freed, &extra)
-		if inner != w.commands+extra+1 { // the account itself
+		if inner != w.commands+extra+1 { // the account itself is one
 			w.commands = -inner
 		}
 	}
@@ -144,7 +146,7 @@ func (s *scales) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return replies[2]
 }
 
-// processor is the time in µs that the server's main thread has had a processor: what other programs take does not count.
+// processor returns the processor time of the server's main thread in µs; that of other programs does not count.
 func processor(info rueidis.RedisResult) int {
 	text, _ := info.ToString()
 	total := 0.0
@@ -158,7 +160,7 @@ func processor(info rueidis.RedisResult) int {
 	return int(total)
 }
 
-// take returns what was weighed since the last time.
+// take returns the weighings since the last call.
 func (s *scales) take() []weighing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +169,7 @@ func (s *scales) take() []weighing {
 	return runs
 }
 
-// pad stands for n bytes in a command for build, so that they are made by the server.
+// pad stands for n bytes in a command for build: the server makes them.
 func pad(n int) string { return fmt.Sprintf("\x01%d;", n) }
 
 const builder = `
@@ -193,7 +195,7 @@ func (b *rig) build(commands ...[]string) {
 	}
 }
 
-// ordeal is one drawn state, and what the script that runs on it may touch beyond the budget.
+// ordeal is one drawn state, and the sizes that the script on it may touch beyond the budget.
 type ordeal struct {
 	*rapid.T
 	b       *rig
@@ -210,7 +212,7 @@ func (o *ordeal) seen(member, rest int) {
 	o.largest, o.longest = max(o.largest, member+rest), max(o.longest, member)
 }
 
-// size is how large something is: mostly small, and sometimes so large that few fit the budget.
+// size draws the size of something: mostly small, and sometimes so large that few fit into the budget.
 func (o *ordeal) size(what string) int {
 	if size := rapid.SampledFrom([]int{0, 0, 1, 1, 2, 8, 50, 300, 700, 1000, 3000}).Draw(o.T, what); size > 2 {
 		return size * o.budget / 1000
@@ -225,7 +227,7 @@ func (o *ordeal) number(what string, least, most int) int {
 
 func (o *ordeal) flip(what string) bool { return rapid.Bool().Draw(o.T, what) }
 
-// sizes draws n sizes in a few runs, because what is small before something large is how limits are fooled; together not too much
+// sizes draws n sizes in a few runs, because small ones before a large one fool limits. Together they are not too large
 // for a test.
 func (o *ordeal) sizes(what string, n int) []int {
 	list, left := make([]int, 0, n), 24*o.budget
@@ -242,7 +244,7 @@ func (o *ordeal) sizes(what string, n int) []int {
 	return list
 }
 
-// worst keeps, for each script, the most that a search has seen.
+// worst keeps the maximum of a search for each script.
 type worst struct {
 	mu   sync.Mutex
 	runs map[string]weighing
@@ -259,9 +261,9 @@ func (w *worst) note(one weighing) {
 	}
 }
 
-// G7: whatever is stored, however large, however many groups hold how much: no script touches more than its budget and one
-// message, and none looks at more than its budget of entries times groups. A search draws the states; -rapid.checks=1000 makes it
-// longer, and -v shows the most that each script did. Times of a second and a half were found by hand where limits were looked at
+// G7: no script touches more than its budget and one message, and none looks at more than its budget of entries times
+// groups, whatever is stored and whatever groups hold. A search draws the states; -rapid.checks=1000 makes it longer,
+// and -v shows the maximum of each script. Before, times of a second and a half were found by hand: limits were checked
 // after reading, or held for one step of many.
 func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	t.Parallel()
@@ -308,13 +310,13 @@ func TestNoScriptTouchesMoreThanItsBudget(t *testing.T) {
 	}
 }
 
-// judge holds one run of a script to its budget.
+// judge compares one run of a script with its budget.
 func (o *ordeal) judge(name string, call int, one weighing) {
 	if one.commands < 0 {
 		o.Fatalf("%s: the server counts %d commands, the scales others", name, -one.commands-1)
 	}
-	// One page of members, because nobody can ask how long they are; the heads of the schedule, before and after, are among
-	// these.
+	// One page of members is allowed, because no command tells how long they are. The heads of the schedule, before and
+	// after, are among these.
 	limit := o.budget + o.largest + 16*o.longest + o.bucket + 32*one.values // with names and IDs of groups, consumers, entries
 	if one.read > limit {
 		o.Errorf("%s, call %d: %s read %d bytes, more than %d", name, call, one.script, one.read, limit)
@@ -322,7 +324,7 @@ func (o *ordeal) judge(name string, call int, one weighing) {
 	if limit := 8 * (limit + one.args); one.written > limit {
 		o.Errorf("%s, call %d: %s wrote %d bytes, more than %d", name, call, one.script, one.written, limit)
 	}
-	// Freeing a MiB takes a sixteenth of what it takes to move one, or less.
+	// Freeing a MiB costs at most a sixteenth of moving one.
 	if limit := 16*o.budget + o.largest + o.bucket; one.freed > limit {
 		o.Errorf("%s, call %d: %s freed %d bytes, more than %d", name, call, one.script, one.freed, limit)
 	}

@@ -28,8 +28,8 @@ func TestSnoozedMessageComesBackWithTheSameAttempt(t *testing.T) {
 	})
 }
 
-// A snooze is no failure: it uses no attempt up, is not cut by age, and keeps the error of the last failure. Only their number is
-// bounded, so that nothing goes round for ever.
+// A snooze is no failure: it uses no attempt, is not limited by age, and keeps the error of the last failure. Only the
+// number of snoozes is bounded, so that no message goes round for ever.
 func TestSnoozesAreBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -77,7 +77,7 @@ func TestSnoozesAreBounded(t *testing.T) {
 	})
 }
 
-// A deploy that kills workers used up a message's attempts, one for each visibility timeout.
+// A deploy that kills workers used up a message's attempts, one per visibility timeout.
 func TestCrashesAreCountedApartFromFailures(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -113,7 +113,7 @@ func TestCrashesAreCountedApartFromFailures(t *testing.T) {
 	})
 }
 
-// What somebody else's claims delivered was no failure either.
+// Deliveries by other clients' claims were no failures either.
 func TestForeignClaimsAreCrashesWhereTheseAreCounted(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		e := b.deliver([]string{"g"}, "m")[0]

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// SpreadOf returns where in a time d a message falls by its ID alone, from 0 to less than d, in whole milliseconds: the first
-// eight bytes of the SHA-256 of the ID, a big-endian number, modulo the milliseconds of d. IDs that differ in one character fall
-// far apart.
+// SpreadOf returns a delay for a message from 0 to less than d, in whole milliseconds, that depends on its ID alone:
+// the first eight bytes of the SHA-256 of the ID, a big-endian number, modulo the milliseconds of d. IDs that differ in
+// one character get very different delays.
 func SpreadOf(id string, d time.Duration) time.Duration {
 	if d < time.Millisecond {
 		return 0
@@ -19,7 +19,7 @@ func SpreadOf(id string, d time.Duration) time.Duration {
 	return time.Duration(binary.BigEndian.Uint64(sum[:])%uint64(d.Milliseconds())) * time.Millisecond
 }
 
-// Later is so much later, in whole milliseconds.
+// Later returns the time d later, in whole milliseconds.
 func (w When) Later(d time.Duration) When {
 	text, relative := strings.CutPrefix(string(w), "+")
 	ms, err := strconv.ParseInt(text, 10, 64)
@@ -33,7 +33,7 @@ func (w When) Later(d time.Duration) When {
 	return When(text)
 }
 
-// Unix is the point in time in Unix milliseconds, where now is the time from which a relative one counts.
+// Unix returns the point in time in Unix milliseconds. A relative one counts from now.
 func (w When) Unix(now int64) int64 {
 	text, relative := strings.CutPrefix(string(w), "+")
 	ms, _ := strconv.ParseInt(text, 10, 64)

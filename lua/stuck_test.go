@@ -6,9 +6,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// While the stream of dead letters refuses, an abandoned entry in its last attempt is claimed again and again, and stays pending.
-// Once each of these claims counted as a delivery: the dead letter, when it could be written at last, told of more attempts than
-// there had been.
+// While the dead-letter stream refuses, an abandoned entry in its last attempt is claimed again and again, and stays
+// pending. Once each of these claims counted as a delivery: when the dead letter could be written at last, it showed
+// too many attempts.
 func TestReclaimCountsNoDeliveryWhileDeadLettersAreRefused(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

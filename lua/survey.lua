@@ -1,25 +1,26 @@
--- survey: looks at many queues in one request, so that idle ones cost nothing.
+-- survey: looks at many queues in one round trip, so that idle ones cost nothing.
 -- Uses: base free
 -- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash; stream; stream; zset; hash; hash; hash; zset; hash; zset)
--- ARGV[1] held (integer, 1 = also look whether groups of a stream without entries hold some, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing scheduled or the queue is held, -2 = error: the schedule, or the stream, could not be looked at, -9 = not looked at, because what comes first in those before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or the error, which without -2 is about what is beside the schedule and the stream), busy (integer: 1 = the stream holds entries, or a group was seen to hold some; and 2 more = messages with a key are in flight, or wait), untidy (integer: 0 = no, 1 = dedup windows, notes of reclaims, or leases, 2 = bodies without a member, as there are more of them than members), standing (string: of entries that no group holds, what changes when anybody reads or adds; '' = a group holds some, there are none, or groups were too many to look at), bodies (integer: fields of payload and meta), recurs (integer: recurrences, and fields of what is remembered of any; 1 when such a key could not be read, so that whoever plans them says why)
+-- ARGV[1] held (integer, 1 = for streams without entries, also look whether a group holds deleted ones, which costs as much as the rest)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing is scheduled or the queue is held, -2 = error: the schedule or the stream could not be read, -9 = not looked at, because the heads of the queues before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or an error; unless wait is -2, the error is about a key other than the schedule and the stream), busy (integer: 1 = the stream holds entries, or a group holds some; plus 2 = messages with a key are in flight, or wait), untidy (integer: 0 = no; 1 = dedup windows, notes of reclaims, or leases are left; 2 = more bodies than members are left), standing (string: a text that changes when anybody reads or adds entries; '' = a group holds some, there are none, or there were too many groups to look at), bodies (integer: fields of payload and meta), recurs (integer: recurrences and their plans; 1 more if such a key could not be read, so that the planner looks and reports the error)
 -- Complexity: O(queues × groups)
--- If a command fails here: that queue answers with the error, and what else could be seen of it; the others are looked at.
+-- If a command fails here: that queue answers with the error, and with everything else that could be read; the other queues are looked at.
 -- Run twice: harmless; it only reads.
 local now, held, bytes, groups_left = now_ms(), ARGV[1] == '1', 0, 5000
 
--- Names the key that holds something else.
+-- An error reply for the first key of another type.
 local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
   return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
 end
 
--- What a command said, else 0: a queue is looked after without what is beside its messages. bad: takes what failed.
+-- The number that a command returned, or 0 if it failed; bad[1] is then its error. A queue's messages are looked after
+-- also when its other keys cannot be read.
 local function asked(bad, reply)
   if type(reply) == 'table' then bad[1] = reply end
   return type(reply) == 'table' and 0 or reply
 end
 
--- What is scheduled, unless the queue is held, and what must be tidied up.
+-- The state of the schedule: wait (unless the queue is held), overdue, untidy, bodies.
 local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   local first, size = head(due)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
@@ -33,7 +34,8 @@ local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
 end
 
--- What entries and groups look like while no group holds any; '' = one does. Groups are many at times: those of one call are bounded.
+-- A text about entries and groups while no group holds any; '' = one does. It reads a limited number of groups per
+-- call.
 local function standing_of(stream, length)
   if groups_left <= 0 then return '' end
   local groups = groups_of(stream)
@@ -46,7 +48,7 @@ local function standing_of(stream, length)
   return length .. ' entries, ' .. #groups .. ' groups from ' .. least
 end
 
--- Whether a stream holds entries, or a group some that are gone, and what they look like.
+-- Whether a stream holds entries, or a group holds deleted ones; and the standing of the stream.
 local function entries(stream)
   local length = redis.call('XLEN', stream)
   if length > 0 or not held then return math.min(1, length), length > 0 and standing_of(stream, length) or '' end
@@ -55,7 +57,8 @@ local function entries(stream)
   return is and 1 or 0, ''
 end
 
--- A queue that holds nothing costs few commands. A key of another type stops nobody from looking at the others, and is named.
+-- Looks at one queue; an empty one costs few commands. A key of another type is named in the reply, and the other
+-- queues are still looked at.
 local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
   local bad, ok, keyed, recurs, wait, overdue, untidy, bodies = {}, true, 0, 0, -1, 0, 0, 0
   if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then

@@ -73,11 +73,11 @@ func TestABucketHoldsWhatItHolds(t *testing.T) {
 		near("what is there at the first rate", b.look(time.Hour, 51), 0)
 		b.do("DEL", b.g.Bucket("d"))
 		for _, foreign := range []string{"", "x", "nan", "inf", "-1", "1e400", "0x10", "\x00",
-			"1 2 3", "1 x", "1 inf", "1 -5", "1 0", "1 0.0", "1 .", ". ."} { // is a full bucket
+			"1 2 3", "1 x", "1 inf", "1 -5", "1 0", "1 0.0", "1 .", ". ."} { // each counts as a full bucket
 			b.do("SET", b.g.Bucket("d"), foreign)
 			near(foreign, b.take(time.Hour, 1, 1), 0)
 		}
-		b.do("SET", b.g.Bucket("d"), "9999999999999999") // by a clock that went back since
+		b.do("SET", b.g.Bucket("d"), "9999999999999999") // written before the clock went back
 		near("longer than anyone may owe", b.take(time.Millisecond, 3, 1), 1_000_000*time.Millisecond+time.Millisecond)
 		b.do("SET", b.g.Bucket("d"), "9999999999999999 0.001")
 		near("longer than anyone may owe, at another rate", b.take(time.Millisecond, 3, 1), 1_000_000*time.Millisecond+time.Millisecond)

@@ -6,7 +6,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// AddToken adds a token to a wake stream, and leaves no other in it. Passes on a full server. May be repeated.
+// AddToken adds a token to a wake stream, and removes all other tokens. It also succeeds on a full server. It may be
+// repeated.
 func AddToken(ctx context.Context, c rueidis.Client, wake string) error {
 	return signal(ctx, c, wake, "doctor")
 }

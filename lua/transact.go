@@ -8,13 +8,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Transact runs commands in a transaction, over a connection that may watch keys. done: all were executed, without an error. It
-// is false without an error when what was watched has changed, and nothing was executed. Of a user who may not use one of the
-// commands, or MULTI or EXEC, nothing is executed; after another error, as WRONGTYPE, some may be. When EXEC is refused the
-// connection ends. Key is one of those that the commands write: it says which server of a cluster the connection goes to, if
-// nothing was sent on it before. Two round trips.
+// Transact runs commands in a transaction, over a connection that may watch keys. done: all were executed without an
+// error. If a watched key has changed, nothing is executed, and done is false without an error. If the user may not use
+// one of the commands, or MULTI or EXEC, nothing is executed. After another error, such as WRONGTYPE, some may be
+// executed. If EXEC is refused, the connection is closed. key is one of those that the commands write: it chooses the
+// server of a cluster, if nothing was sent on the connection before. Two round trips.
 func Transact(ctx context.Context, c rueidis.DedicatedClient, key string, commands ...rueidis.Completed) (done bool, err error) {
-	// Not in one go: of a user who may not MULTI each command would be executed at once, whatever has changed.
+	// MULTI is sent alone: if the user may not use it, the commands after it would be executed at once, whatever has
+	// changed.
 	if err := c.Do(ctx, c.B().Multi().Build().SetSlot(key)).Error(); err != nil {
 		return false, Classify("MULTI", err)
 	}
@@ -28,7 +29,7 @@ func Transact(ctx context.Context, c rueidis.DedicatedClient, key string, comman
 		return false, Classify("EXEC", err)
 	}
 	if failed != nil {
-		c.Close() // the transaction may be open still: whoever had the connection next would be in it
+		c.Close() // the transaction may still be open, and the connection's next user would be in it
 	}
 	err = errors.Join(err, failed)
 	for _, result := range results {

@@ -9,8 +9,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Of a user who might not MULTI each command was executed at once, and what had changed meanwhile was overwritten: MULTI was sent
-// in one go with what it holds. One who may not EXEC must not leave an open transaction to whoever has the connection next.
+// MULTI was sent in one go with its commands. For a user without the right to MULTI, each command was executed at once,
+// and changes made meanwhile were overwritten. A user without the right to EXEC must not leave an open transaction to
+// the next user of the connection.
 func TestATransactionThatIsRefusedDoesNothing(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Exported is what the schedule holds under one member.
+// Exported is a member of the schedule, with its payload and meta.
 type Exported struct {
 	Member, Score string // the score as Redis writes it
 	Payload       []byte // never nil
@@ -18,8 +18,9 @@ type Exported struct {
 
 var exportScript = load("export", []string{"due", "payload", "meta"}, []string{"score", "member", "limit", "max_bytes"}, nil)
 
-// Export reads a page of the schedule, in the order of due time and member: what follows the last member of an earlier page (the
-// zero value = from the beginning). It is at most limit members, and about maxBytes; with none the schedule is at its end.
+// Export reads a page of the schedule, in the order of due time and member. It begins after last, the last member of
+// the page before; the zero value begins at the start. A page has at most limit members, and about maxBytes. An empty
+// page is the end of the schedule.
 func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit, maxBytes int) ([]Exported, error) {
 	reply, err := exportScript.list(ctx, c, []string{k.Due, k.Payload, k.Meta},
 		[]string{last.Score, last.Member, strconv.Itoa(limit), strconv.Itoa(maxBytes)}, 0)
@@ -39,12 +40,12 @@ func Export(ctx context.Context, c rueidis.Client, k Keys, last Exported, limit,
 
 // Restore is one dead letter to write again.
 type Restore struct {
-	Name   string // names the letter among all that may be restored here
-	Entry  string // its ID in the stream of dead letters it was in
+	Name   string // unique among all letters that may be restored here
+	Entry  string // its ID in the dead-letter stream from which it was exported
 	Fields []FieldValue
 }
 
-// fieldList is fields and values as scripts take them: each with its length in front.
+// fieldList encodes fields and values for a script, each with its length in front.
 func fieldList(values []FieldValue) string {
 	var list strings.Builder
 	for _, f := range values {
@@ -57,21 +58,22 @@ func fieldList(values []FieldValue) string {
 	return list.String()
 }
 
-// Restored is what became of one Restore.
+// Restored is the result of one Restore.
 type Restored int
 
 // Outcomes of RestoreDead.
 const (
 	RestoreMalformed Restored = -1 // it has no fields, or too many
-	RestoreKnown     Restored = 0  // it is there, or was restored before
+	RestoreKnown     Restored = 0  // it exists, or was restored before
 	RestoreDone      Restored = 1
 )
 
 var restoreScript = load("restore",
 	[]string{"dead", "seen", "policy", "history"}, []string{"window_ms"}, []string{"name", "entry", "fields"})
 
-// RestoreDead writes dead letters, in order, each under its old ID unless a later one is there already. Window is how long each
-// is remembered, so that it is not restored twice. ErrFull: the server refused the call.
+// RestoreDead writes dead letters, in order. Each gets its old ID, unless the stream has a later one already, or the ID
+// is more than a minute ahead of the clock. Each is remembered for window, so that it is not restored twice. ErrFull:
+// the server refused the call.
 func RestoreDead(ctx context.Context, c rueidis.Client, k Keys, window time.Duration, letters []Restore) ([]Restored, error) {
 	reply, err := inParts(letters, func(letters []Restore) ([]int64, error) {
 		args := append(make([]string, 0, 2+3*len(letters)), millis(window))

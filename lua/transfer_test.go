@@ -29,7 +29,7 @@ func (b *rig) export(limit, maxBytes int, between func(page int)) (all []Exporte
 }
 
 func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
-	score := func(e Exported) string { // the in-process server writes it with an exponent
+	score := func(e Exported) string { // the in-process server writes an exponent
 		n, err := strconv.ParseFloat(e.Score, 64)
 		if err != nil {
 			t.Error(err)
@@ -64,7 +64,7 @@ func TestExportReadsTheWholeScheduleInOrder(t *testing.T) {
 	})
 }
 
-// What leaves between two pages does not have others be missed: by its rank alone the next page would begin too late.
+// No member is missed if others leave between two pages: by its rank alone, the next page would begin too late.
 func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i := range 60 {
@@ -72,10 +72,10 @@ func TestExportMissesNothingWhenMembersLeave(t *testing.T) {
 		}
 		left := 0
 		all, _ := b.export(10, 1<<20, func(page int) {
-			for i := range 5 { // the last ones of the page that was read, and of those before it
+			for i := range 5 { // the last ones of the last page, and of those before it
 				left += b.count("ZREM", b.k.Due, fmt.Sprintf("m-%02d", 10*page+9-i))
 			}
-			if page == 2 { // one that was read moves behind everything
+			if page == 2 { // a member that was read moves behind all others
 				b.do("ZADD", b.k.Due, "9", "m-20")
 			}
 		})
@@ -133,8 +133,8 @@ func TestRestoreKeepsEntryIDsAndIsNotDoneTwice(t *testing.T) {
 	})
 }
 
-// A letter of an edited or foreign export was written under whatever ID it named. After the largest one no letter could be added
-// to that stream any more, and the next malformed message stopped the queue.
+// A letter of an edited or foreign export was written under any ID that it named. After the largest ID, no letter could
+// be added to that stream any more, and the next malformed message stopped the queue.
 func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		now := b.now()
@@ -168,7 +168,7 @@ func TestRestoreTakesNoEntryIDFromTheFuture(t *testing.T) {
 	})
 }
 
-// Two servers' clocks differ by a little, and each letter keeps its ID for that.
+// The clocks of two servers differ a little; each letter keeps its ID nevertheless.
 func TestRestoreForgivesAClockThatIsALittleBehind(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		entry := ms(b.now()+50_000) + "-3"

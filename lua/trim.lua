@@ -1,13 +1,13 @@
--- trim: frees entries that every group has acknowledged (for workers that only XACK), and dedup windows that have ended.
+-- trim: frees entries that every group has acknowledged (for workers that only call XACK), and removes dedup windows that have ended.
 -- Uses: base free token
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
 -- KEYS[4] leases (zset)
--- ARGV[1] cursor (entry ID from which to sweep behind a pending entry, '0-0' at first)
--- ARGV[2] limit (integer, entries at most; 100 of the head are always within it)
+-- ARGV[1] cursor (entry ID to sweep from, after an entry that stays pending, '0-0' at first)
+-- ARGV[2] limit (integer, entries at most; at the head at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
--- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = came round), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
+-- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
@@ -28,7 +28,8 @@ local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
 if freed > 0 then return {freed, cursor, #groups, ended, has_turns} end
 
--- Behind a long-pending entry: delete what no group holds. Entries are read one by one, because the next may be of any size.
+-- Behind an entry that stays pending for long, it deletes the entries that no group holds. It reads them one by one,
+-- because the next may be of any size.
 local from, ids, bytes, most = cursor, {}, 0, math.min(limit, room(groups))
 if less(from, bound) then from = bound end
 while #ids < most and bytes < max_bytes and not less(delivered, from) do

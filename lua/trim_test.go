@@ -26,7 +26,7 @@ func (b *rig) many(n, size int) {
 	b.enqueue(items...)
 }
 
-// xack acknowledges like a worker in another language: nothing but XACK.
+// xack acknowledges like a worker in another language, with XACK alone.
 func (b *rig) xack(group string, entries ...Entry) {
 	b.Helper()
 	for _, e := range entries {
@@ -34,7 +34,7 @@ func (b *rig) xack(group string, entries ...Entry) {
 	}
 }
 
-// The bound was the last delivered ID once, and the last entry stayed for ever (PITFALLS A10).
+// Once the bound was the last delivered ID, and the last entry stayed for ever (PITFALLS A10).
 func TestTrimFreesToTheLastEntry(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		es := b.deliver([]string{"g"}, "m1", "m2", "m3")
@@ -59,7 +59,7 @@ func TestTrimWithoutGroupsFreesNothing(t *testing.T) {
 	})
 }
 
-// A group created at $ says: forget what is there. One created at 0 beside it says: not yet.
+// A group created at $ needs no earlier entry; one created at 0 beside it still needs all.
 func TestTrimTakesTheGroupsWord(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.many(3, 1)
@@ -96,7 +96,7 @@ func TestTrimCountsNoAckAsServed(t *testing.T) {
 	})
 }
 
-// One entry that stays pending for an hour must not hold the memory of all that came after it.
+// One entry that stays pending for an hour must not keep all later entries in memory.
 func TestTrimSweepsBehindAPendingEntry(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.many(1000, 10)
@@ -161,7 +161,8 @@ func TestTrimSweepIsBoundedByBytes(t *testing.T) {
 	})
 }
 
-// With a limit below the size of a stream node the server trims no whole node, and everything was trimmed at once instead.
+// With a limit below the size of a stream node, the server trimmed no whole node, and then everything was trimmed at
+// once.
 func TestTrimOfALongHeadIsBounded(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.many(1050, 1)

@@ -9,11 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// parked is added to the due time of a message that waits for its key. It stays a member of the schedule, with this score.
+// parked is added to the due time of a message that waits for its key: the message stays in the schedule, with this
+// score.
 const parked = 4e15
 
-// DueScore returns the due time, in Unix ms, that a score of the schedule stands for, and whether its message waits for its key:
-// another message with this key is in flight.
+// DueScore returns the due time, in Unix ms, that a score of the schedule stands for. waits: the message waits for its
+// key, because another message with this key is in flight.
 func DueScore(score float64) (due float64, waits bool) {
 	if score >= parked && score < 2*parked {
 		return score - parked, true
@@ -21,20 +22,20 @@ func DueScore(score float64) (due float64, waits bool) {
 	return score, false
 }
 
-// ParkedFrom and ParkedTo are the lowest score of a message that waits for its key, and one above the highest, as ZCOUNT takes
-// them.
+// ParkedFrom and ParkedTo bound the scores of messages that wait for their keys, in the form of ZCOUNT.
 const (
 	ParkedFrom = "4e15"
 	ParkedTo   = "(8e15"
 )
 
-// Place is the note of the sorted set turns for a message that waits for its key: a member of the schedule, due then, Unix ms.
+// Place returns the member of the sorted set turns for a message that waits for its key. member is its name in the
+// schedule; due is in Unix ms.
 func Place(key string, due float64, member string) string {
 	return strings.Join([]string{key, "wait", fmt.Sprintf("%016.0f", due), member}, Separator)
 }
 
-// ParsePlace reads a note of the sorted set turns: the member of the schedule whose place in line it is, and when that is due,
-// Unix ms; ok is false for a note of who is in flight.
+// ParsePlace parses a member of the sorted set turns. It returns the member of the schedule that waits there, and its
+// due time, Unix ms. ok is false for a message in flight.
 func ParsePlace(note string) (member string, due float64, ok bool) {
 	parts := strings.SplitN(note, Separator, 4)
 	if len(parts) < 4 || parts[1] != "wait" {
@@ -44,22 +45,23 @@ func ParsePlace(note string) (member string, due float64, ok bool) {
 	return parts[3], due, err == nil
 }
 
-// TurnsPassed says what one PassTurns did, and where the next one goes on: it came round where Cursor is "", Rank 0, or Place "".
+// TurnsPassed is the result of one PassTurns, and where the next one goes on. A round is complete when Cursor is "",
+// Rank 0, or Place "".
 type TurnsPassed struct {
 	Cursor  string // the last key that was looked at
-	Rank    int    // how many of those that wait were looked at
+	Rank    int    // how many waiting members were looked at
 	Place   string // the last place in line that was looked at
 	Freed   int    // entries and retries that held a key, and are gone
-	Moved   int    // messages that waited and go on
-	Cleared int    // places in line that nobody is in
+	Moved   int    // waiting messages that became due
+	Cleared int    // places removed, because no message waits there
 }
 
 var passTurnsScript = load("pass_turns", []string{"stream", "due", "meta", "wake", "turns"},
 	[]string{"cursor", "rank", "limit", "place"}, nil)
 
-// PassTurns looks at limit keys of messages, from where an earlier call ended, for those whose message is gone, or done with in
-// every group: the next one of the key goes on. Who acknowledges by Ack, or fails by Retry, needs no such look. It clears away
-// the places in line of messages that were cancelled, or moved, by plain commands.
+// PassTurns looks at limit keys of messages, from where an earlier call ended. If the message that held a key is gone,
+// or every group has acknowledged it, the key's next message becomes due. Ack and Retry do so by themselves. It also
+// removes the places in line of messages that were cancelled, or moved, by plain commands.
 func PassTurns(ctx context.Context, c rueidis.Client, k Keys, from TurnsPassed, limit int) (TurnsPassed, error) {
 	reply, err := passTurnsScript.list(ctx, c, []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns},
 		[]string{from.Cursor, strconv.Itoa(from.Rank), strconv.Itoa(limit), from.Place}, 6)

@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// keyed is a message with a key that was due so many seconds ago.
+// keyed returns a message with a key that was due so many seconds ago.
 func (b *rig) keyed(id, key string, ago int64) Item {
 	return Item{ID: id, Payload: []byte("payload of " + id), Meta: `{"key":"` + key + `"}`,
 		When: At(time.UnixMilli(b.now() - 1000*ago))}
 }
 
-// delivered drains, has groups read, and returns the IDs that the last one was given.
+// delivered drains, lets groups read, and returns the entries that the last one was given.
 func (b *rig) delivered(groups ...string) (given []Entry) {
 	b.Helper()
 	b.drain(100)
@@ -40,13 +40,14 @@ func heldOf(es ...Entry) (held []Held) {
 	return held
 }
 
-// wantNoTurns holds when nobody is in flight, or waits for a key.
+// wantNoTurns checks that no message is in flight, or waits for a key.
 func (b *rig) wantNoTurns() {
 	b.Helper()
 	wantList(b, "turns", b.texts("ZRANGE", b.k.Turns, "0", "-1"))
 }
 
-// Of the messages with one key one is in flight at a time, in due order, also of those that come while others wait; others go on.
+// Of the messages with one key, one is in flight at a time, in due order, including messages that come while others
+// wait. Messages of other keys are not affected.
 func TestOneMessageOfAKeyAtATimeInDueOrder(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -71,7 +72,7 @@ func TestOneMessageOfAKeyAtATimeInDueOrder(t *testing.T) {
 	})
 }
 
-// A key is busy until every group is done with its message; a retry keeps it, if the policy does not say otherwise.
+// A key is busy until every group is done with its message. A retry keeps it, unless the policy says otherwise.
 func TestKeyIsKeptUntilEveryGroupIsDone(t *testing.T) {
 	for _, skip := range []bool{false, true} {
 		t.Run(fmt.Sprint("skip ", skip), func(t *testing.T) {
@@ -104,7 +105,7 @@ func TestKeyIsKeptUntilEveryGroupIsDone(t *testing.T) {
 				redistest.Want(b, "released in g", b.fail("g", again.EntryID, ActionRelease, "", ""), Released)
 				b.ack("h", heldOf(again)...)
 				if !skip {
-					again = b.wantDelivered(groups, "a1")[0] // before a2: who is released keeps the key
+					again = b.wantDelivered(groups, "a1")[0] // before a2: a released message keeps its key
 				} else {
 					again = b.wantDelivered(groups, "a1")[0]
 				}
@@ -125,8 +126,8 @@ func TestKeyIsKeptUntilEveryGroupIsDone(t *testing.T) {
 	}
 }
 
-// What leaves in another way than by an exit of its holder gives its turn away, too: at once where a script does it, else by the
-// sweep.
+// A message that leaves otherwise than by an exit of its holder also gives up its turn: at once if a script does it,
+// else with the sweep.
 func TestKeyGoesOnWhateverBecomesOfItsMessage(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -196,7 +197,8 @@ func (b *rig) passTurns() (sum TurnsPassed) {
 	return sum
 }
 
-// Who waits can be cancelled, moved, replaced and exported as what is not due yet, and finds its place in the line again.
+// A message that waits for its key can be cancelled, moved, replaced and exported like one that is not due yet, and
+// finds its place in line again.
 func TestWhoWaitsForAKeyCanBeChanged(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -233,7 +235,8 @@ func TestWhoWaitsForAKeyCanBeChanged(t *testing.T) {
 	})
 }
 
-// Somebody deletes what says who waits: the sweep has those due again, a part at a time, and drain puts them in line.
+// If somebody deletes the notes of waiting messages, the sweep makes these due again, a part at a time, and drain puts
+// them in line.
 func TestLineIsMadeAnewWhereItWasDeleted(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -264,8 +267,8 @@ func TestLineIsMadeAnewWhereItWasDeleted(t *testing.T) {
 	})
 }
 
-// Somebody writes over the meta of one that waits, and its key is in no note any more: it waited for ever. The sweep has it due,
-// and drain says what becomes of it. A due time that never comes stays one.
+// If somebody overwrites the meta of a waiting message, no note has its key any more: it waited for ever. The sweep
+// makes it due, and drain decides what becomes of it. A due time that never comes stays.
 func TestWhoWaitsAndLosesItsKeyGoesOn(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -282,7 +285,7 @@ func TestWhoWaitsAndLosesItsKeyGoesOn(t *testing.T) {
 	})
 }
 
-// A key that is none makes a dead letter; turns of another type stop what has a key, and nothing else.
+// An invalid key makes a dead letter. If turns has another type, only messages with a key stop.
 func TestOddKeys(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -320,7 +323,7 @@ func TestOddKeys(t *testing.T) {
 	})
 }
 
-// One of a key that is due goes behind an older one that waits, also when nobody is in flight.
+// A due message goes behind an older one of its key that waits, even if none is in flight.
 func TestOlderOneOfAKeyGoesFirst(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -341,7 +344,7 @@ func TestOlderOneOfAKeyGoesFirst(t *testing.T) {
 	})
 }
 
-// What was never started comes back before the next one of its key, whatever the policy says of failures.
+// A released message comes back before the next one of its key, whatever the policy says of failures.
 func TestReleaseKeepsItsKey(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -358,7 +361,7 @@ func TestReleaseKeepsItsKey(t *testing.T) {
 	})
 }
 
-// Of 9,000 that were cancelled while they waited nobody holds up who comes behind them.
+// 9,000 messages that were cancelled while they waited do not hold up the ones behind them.
 func TestManyCancelledInLineArePassedOver(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -381,7 +384,8 @@ func TestManyCancelledInLineArePassedOver(t *testing.T) {
 	})
 }
 
-// What somebody writes among the turns holds up nobody for good; an ID like the entry in flight is no turn of its own.
+// Members that somebody else writes into turns hold up no message for good. A message ID like that of the entry in
+// flight is no turn of its own.
 func TestOddTurns(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -408,7 +412,7 @@ func TestOddTurns(t *testing.T) {
 	})
 }
 
-// The history tells of one that waits when it is due, not the score it has meanwhile.
+// The history records the due time of a waiting message, not its score meanwhile.
 func TestHistoryTellsTheDueTimeOfWhoWaits(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -433,7 +437,7 @@ func TestHistoryTellsTheDueTimeOfWhoWaits(t *testing.T) {
 	})
 }
 
-// One call may end more messages with keys than may be looked for in the lists of all groups at once.
+// One call may end more messages with keys than can be looked up in the pending lists of all groups at once.
 func TestManyKeysAtOnceAreAllPassedOn(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		const n = 200 // with 40 groups that hold something: twice as many as one look is for
@@ -464,8 +468,8 @@ func TestManyKeysAtOnceAreAllPassedOn(t *testing.T) {
 	})
 }
 
-// A message that waits for its key and then leaves the line, or moves, takes its place with it: while the key is held nobody
-// passes by who would clear it away. 1,001 cancelled messages left 1,001 places.
+// A message that waits for its key and leaves the line, or moves, removes its place. While the key is held, nobody
+// passes by to clear it away: 1,001 cancelled messages left 1,001 places.
 func TestWhoLeavesTheLineTakesItsPlaceWithIt(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -484,7 +488,7 @@ func TestWhoLeavesTheLineTakesItsPlaceWithIt(t *testing.T) {
 		}
 		for _, c := range []struct {
 			what  string
-			retry bool // a retry that waits: the next of the key went on meanwhile
+			retry bool // a retry that waits: the next message of the key became due meanwhile
 			leave func(member string)
 			left  int // members of the schedule then
 		}{
@@ -548,7 +552,7 @@ func TestWhoLeavesTheLineTakesItsPlaceWithIt(t *testing.T) {
 	})
 }
 
-// A retry that holds its key is cancelled by its name: the next of the key goes on at once.
+// A retry that holds its key is cancelled by its name: the next message of the key becomes due at once.
 func TestCancelOfARetryThatHoldsItsKeyPassesItOn(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		g := []string{"g"}
@@ -568,8 +572,8 @@ func TestCancelOfARetryThatHoldsItsKeyPassesItOn(t *testing.T) {
 	})
 }
 
-// Clients with plain commands, older ones, and users who may not write turns leave places: the sweep clears them away while the
-// key is held, a part at a time, and leaves those of messages that wait.
+// Plain commands, older clients, and users who may not write turns leave places behind. The sweep removes them while
+// the key is held, a part at a time, and keeps those of waiting messages.
 func TestSweepClearsPlacesThatNobodyIsIn(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")

@@ -17,10 +17,10 @@ type call struct {
 	run    func(b *rig) error
 }
 
-// spared are the keys that a call leaves alone in the state of the fixture, or can do without: what they hold does not matter to
-// it. A wake token that cannot be added, and a dead letter, are told of by others.
+// spared returns the keys that a call does not use in the state of the fixture, or can do without: their contents do
+// not matter to it. Other tests check a wake token that cannot be added, and a dead letter.
 func (c call) spared(b *rig) []string {
-	told := []string{b.k.Policy, b.k.History} // who keeps a history does without it, too
+	told := []string{b.k.Policy, b.k.History} // a call that records a history can do without it, too
 	if !c.script.tells() {
 		told = nil
 	}
@@ -29,14 +29,14 @@ func (c call) spared(b *rig) []string {
 
 func (c call) sparedElse(b *rig) []string {
 	switch c.script {
-	case enqueueScript: // schedules, because others are overdue
+	case enqueueScript: // it schedules, because others are overdue
 		return []string{b.k.Stream, b.k.Wake, b.k.Turns}
-	case rescheduleScript, rescheduleRetriesScript: // of messages that do not wait for a key
+	case rescheduleScript, rescheduleRetriesScript: // for messages that do not wait for a key
 		return []string{b.k.Meta, b.k.Turns}
 	case expireScript:
 		return []string{b.k.Turns}
 	case drainScript:
-		return []string{b.k.Dead, b.k.Rate, b.k.Turns} // read where the policy has a rate; a text that is no number is none
+		return []string{b.k.Dead, b.k.Rate, b.k.Turns} // read if the policy has a rate; a text that is no number counts as none
 	case retryScript:
 		return []string{b.k.Dead, b.k.Wake, b.k.Turns}
 	case reclaimScript, cancelScript, cancelRetriesScript:
@@ -45,9 +45,9 @@ func (c call) sparedElse(b *rig) []string {
 		return []string{b.k.Wake}
 	case enqueueFreshScript:
 		return []string{b.k.Wake}
-	case ackScript: // of a message without a key
+	case ackScript: // for a message without a key
 		return []string{b.k.Due, b.k.Wake, b.k.Turns}
-	case receiveScript: // a lease that is not noted ends later
+	case receiveScript: // a lease that is not recorded ends later
 		return []string{b.k.Leases, b.k.Wake}
 	case trimScript:
 		return []string{b.k.Seen, b.k.Turns, b.k.Leases}
@@ -81,7 +81,7 @@ func calls() []call {
 		{enqueueFreshScript, queue(func(k Keys) []string {
 			return []string{k.Due, k.Payload, k.Meta, k.Wake, k.Seen, k.Policy, k.History}
 		}),
-			func(b *rig) error { // what the caller writes is there
+			func(b *rig) error { // the caller's payloads are there
 				_, err := enqueueFreshScript.run(b.ctx, b.c,
 					[]string{b.k.Due, b.k.Payload, b.k.Meta, b.k.Wake, b.k.Seen, b.k.Policy, b.k.History},
 					[]string{"t", "before", "60000", "due", "1", "orphan", "+1000", "due", "who"})
@@ -282,7 +282,7 @@ func TestEveryScriptHasACall(t *testing.T) {
 	}
 }
 
-// fixture fills every key of the queue with something each call could act on.
+// fixture fills every key of the queue with data that each call could act on.
 func (b *rig) fixture() {
 	b.Helper()
 	k, g := b.k, b.g
@@ -326,7 +326,7 @@ func (b *rig) all(list [][]string) []rueidis.RedisMessage {
 	return out
 }
 
-// dump is all that is stored under the rig's keys, groups and pending lists included.
+// dump returns all that is stored under the rig's keys, groups and pending lists included.
 func (b *rig) dump() map[string]string {
 	b.Helper()
 	keys, out := append(keysOf(b.k), b.g.Queues, b.g.Bridges, b.g.Wake), map[string]string{}
@@ -347,7 +347,7 @@ func (b *rig) dump() map[string]string {
 	return out
 }
 
-// A key that holds something else is refused before the first write, by each script and for each of its keys.
+// Each script refuses each of its keys if it has another type, before the first write.
 func TestWrongTypesAreRefusedBeforeTheFirstWrite(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, c := range calls() {

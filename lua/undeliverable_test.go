@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A message that cannot be delivered, and whose dead letter was refused, once stopped its queue for good. It waits another
-// minute, the others go on.
+// Once a message that cannot be delivered, and whose dead letter was refused, stopped its queue for good. Now it waits
+// another minute, and the others go on.
 func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.fillStream(b.k.Dead)
@@ -49,8 +49,8 @@ func TestDeadStreamThatRefusesStopsNoOtherMessage(t *testing.T) {
 	})
 }
 
-// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry holds: the queue
-// stopped at such a message. Here what an entry holds is 1 MiB.
+// A payload and a meta of 512 MiB each, both within the server's limit for a string, are more than an entry can hold:
+// the queue stopped at such a message. Here an entry can hold 1 MiB.
 func TestDrainBuriesWhatIsLargerThanAnEntryCanBe(t *testing.T) {
 	const limit, kept = 1 << 20, 65536
 	text := strings.Replace(drainScript.source, "local MAX_ENTRY_BYTES = 1072693248", fmt.Sprint("local MAX_ENTRY_BYTES = ",

@@ -2,8 +2,8 @@ package lua
 
 import "slices"
 
-// usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Nobody keeps it true by hand: package
-// integration/acl finds in the sources who can run what, and fails when this says something else. The operator runs all of them.
+// usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Package integration/acl
+// derives that from the sources, too, and fails if this differs. The operator runs all scripts.
 var usersOf = map[string][]string{
 	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil, "drain": {"bridge", "gateway"},
 	"drop_consumer": {"bridge", "worker"}, "drop_groups": nil,

@@ -37,8 +37,8 @@ func (b *rig) cancelVersions(ids []string, versions ...Version) []bool {
 	return done
 }
 
-// Who takes a message away that was replaced meanwhile, moved, or written anew, leaves what is there, with all that
-// belongs to it.
+// CancelVersions does not cancel a message that was replaced, moved, or written anew meanwhile: it stays, with all its
+// data.
 func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		hour := When(fmt.Sprint(b.now() + 3_600_000))
@@ -72,7 +72,7 @@ func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
 			before := fmt.Sprint(b.dump())
 			wantList(b, c.what, b.cancelVersions([]string{"m", "none"}, seen[0], seen[0]), c.same, false)
 			redistest.Want(b, c.what+": changed nothing", fmt.Sprint(b.dump()) == before, !c.same)
-			// Any version of the one, and of the other the one that is there; then nothing is there.
+			// Any version of the one, and the current version of the other; then nothing is scheduled.
 			wantList(b, c.what+": then", b.cancelVersions([]string{"m", "other"}, "", seen[2]), !c.same, true)
 			b.wantState("due=0 payload=0 meta=0 stream=0 dead=0")
 			redistest.Want(b, c.what+": windows", b.count("ZCARD", b.k.Seen), 0)
@@ -80,7 +80,7 @@ func TestCancelTakesAwayOneVersionAlone(t *testing.T) {
 	})
 }
 
-// A message that waits for its key is the version that it was before; and who leaves it alone leaves its place in line.
+// A message that waits for its key keeps its version, and a call that does not cancel it leaves its place in line.
 func TestAVersionWaitsForItsKey(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -102,7 +102,7 @@ func TestAVersionWaitsForItsKey(t *testing.T) {
 	})
 }
 
-// Many of any size are asked for in several calls, and each has the answer that belongs to it.
+// Many messages of any size are asked for in several calls, and each has its own answer.
 func TestVersionsAndCancelsOfManyBelongToTheirMessages(t *testing.T) {
 	t.Parallel()
 	b := newRig(t, redistest.Shared(t))
@@ -137,7 +137,7 @@ func TestVersionsAndCancelsOfManyBelongToTheirMessages(t *testing.T) {
 	}
 }
 
-// The mark says nothing to whoever reads the meta, and no two are equal.
+// The mark does not change the meaning of a meta, and no two are equal.
 func TestMarksSayNothing(t *testing.T) {
 	t.Parallel()
 	b := newRig(t, redistest.Shared(t))
@@ -165,8 +165,8 @@ func TestMarksSayNothing(t *testing.T) {
 	}
 }
 
-// A functions library of the release before takes a version for an ID that nothing has: it cancels whatever is there,
-// as it does for a client of its own release.
+// The functions library of the release before takes a version for an unknown ID. It cancels the message whatever its
+// version is, as it does for a client of its own release.
 func TestAnOlderCancelTakesAVersionForAnUnknownID(t *testing.T) {
 	t.Parallel()
 	b := newRig(t, redistest.Shared(t))

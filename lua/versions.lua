@@ -1,4 +1,4 @@
--- versions: says which version of each message is scheduled, for `cancel` to take away that one alone; writes nothing.
+-- versions: returns the version of each scheduled message, so that `cancel` can cancel exactly that one; writes nothing.
 -- Uses: base version
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)

@@ -14,11 +14,11 @@ type Waiting struct {
 	Member string
 	ID     string
 	Group  string    // the group that it is for; "" = redriven for all
-	Due    time.Time // when it would have been due, or is now
+	Due    time.Time // the due time it had, or its new one
 }
 
-// Walk is one step of a look through the schedule. The zero value of Cursor begins one. A cursor means something only to the
-// server process that made it: the steps of a walk have to go over one connection, and when that is lost the walk begins anew.
+// Walk is one step of a walk through the schedule. An empty Cursor begins one. A cursor is valid only in the server
+// process that made it: the steps of a walk use one connection, and when that is lost the walk restarts.
 type Walk struct {
 	Cursor string
 	Limit  int    // members to look at in this step
@@ -37,15 +37,15 @@ var (
 // WalkDone is the cursor of a walk that has looked at everything.
 const WalkDone = "0"
 
-// CancelRetries is a step of a walk that takes the retries of messages out of the schedule. It returns the cursor of the next
-// step. What waits from the first step to the last one is found; what comes or goes meanwhile may be missed.
+// CancelRetries is a step of a walk that removes the retries of messages from the schedule. It returns the cursor of
+// the next step. Retries that are scheduled from the first step to the last one are found; others may be missed.
 func CancelRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk,
 	ids []string) (next string, cancelled []Waiting, err error) {
 	return cancelRetriesScript.walk(ctx, c, []string{k.Due, k.Payload, k.Meta, k.Turns, k.Wake, k.Policy, k.History},
 		append(append(w.args(), ids...), k.Actor))
 }
 
-// RescheduleRetries is a step of a walk that moves the due times of the retries of messages.
+// RescheduleRetries is a step of a walk that changes the due times of the retries of messages.
 func RescheduleRetries(ctx context.Context, c rueidis.Client, k Keys, w Walk, when When,
 	ids []string) (next string, moved []Waiting, err error) {
 	return rescheduleRetriesScript.walk(ctx, c, rescheduleKeys(k),
@@ -77,15 +77,15 @@ func (s *script) walk(ctx context.Context, c rueidis.Client, keys, args []string
 	return words[0], found, nil
 }
 
-// dueTime reads a score. Scores may be fractions, exponents and infinities.
+// dueTime parses a score. Scores may be fractions, exponents and infinities.
 func dueTime(score string) time.Time {
 	ms, _ := strconv.ParseFloat(score, 64)
 	ms, _ = DueScore(ms)
 	return time.UnixMilli(int64(math.Ceil(max(-1e15, min(ms, 1e15)))))
 }
 
-// Pin returns a client that sends everything over one connection, to one server process, until release. When the connection
-// breaks its calls fail.
+// Pin returns a client that sends everything over one connection, to one server process, until release. After the
+// connection breaks, its calls fail.
 func Pin(c rueidis.Client) (pinned rueidis.Client, release func()) {
 	one, release := c.Dedicate()
 	return pinnedConn{c, one}, release
@@ -104,7 +104,7 @@ func (p pinnedConn) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []ru
 	return p.one.DoMulti(ctx, cmds...)
 }
 
-// Confirm waits for d, for what was written to key before over the same connection. Nil: it is as durable as asked.
+// Confirm waits for d after writes to key over the same connection. Nil: they are as durable as asked.
 func (d Durability) Confirm(ctx context.Context, pinned rueidis.Client, key string) error {
 	if !d.waits() {
 		return nil

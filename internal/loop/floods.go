@@ -7,30 +7,30 @@ import (
 	"time"
 )
 
-// Of each text of Floods so many lines are written within a window, and one that counts the others.
+// Bounds of Floods for one text: lines written within a window. One more line counts the others.
 const (
 	floodLines  = 10
 	floodWindow = 10 * time.Second
 )
 
-// Floods writes lines of which there may be thousands a second, one for each message that fails: of each text the first ones of a
-// window, and at its end how many were left out, as left_out. None is left out uncounted, once Close was called. The zero value
-// is ready; any number of goroutines may write.
+// Floods writes log lines of which there may be thousands a second, one for each message that fails. For each text it
+// writes the first lines of a window, and at the window's end how many were left out, as left_out. After Close every
+// line that was left out has been counted. The zero value is ready; any number of goroutines may write.
 type Floods struct {
 	mu    sync.Mutex
 	kinds map[string]*flood
 }
 
-// flood is what was written of one text in the current window.
+// flood counts the lines of one text in the current window.
 type flood struct {
 	began     time.Time
 	said, out int
 	log       *slog.Logger
 	level     slog.Level
-	end       *time.Timer // of the window; nil: nothing was left out
+	end       *time.Timer // of the window; nil = no line was left out
 }
 
-// Log writes a line, or counts it. Like slog, it does nothing where the level is not written.
+// Log writes a line, or counts it. Like slog, it does nothing if the level is not enabled.
 func (f *Floods) Log(log *slog.Logger, level slog.Level, text string, attrs ...slog.Attr) {
 	if log.Enabled(context.Background(), level) && f.admits(log, level, text) {
 		log.LogAttrs(context.Background(), level, text, attrs...)
@@ -59,7 +59,7 @@ func (f *Floods) admits(log *slog.Logger, level slog.Level, text string) bool {
 	return false
 }
 
-// count ends a window, and says how many lines it lacks.
+// count ends a window, and logs how many lines were left out.
 func (f *Floods) count(text string, one *flood) {
 	f.mu.Lock()
 	ours := f.kinds[text] == one

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A thousand messages that fail in a second wrote a thousand lines in a second.
+// A thousand messages that failed in a second wrote a thousand lines.
 func TestFloodsAreSampledAndCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

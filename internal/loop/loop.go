@@ -1,5 +1,5 @@
-// Package loop holds what all loops that run for ever share: waiting, being poked, backing off after errors, and one log line
-// when something starts to fail and one when it works again.
+// Package loop holds the common parts of all loops that run for ever: waiting, being poked, backing off after errors,
+// and one log line when something starts to fail and one when it works again.
 package loop
 
 import (
@@ -16,13 +16,13 @@ const (
 	PassTimeout = 30 * time.Second
 )
 
-// NewBackoff returns the waits between tries that are repeated for ever: 50 ms at first, doubled up to most, each jittered.
+// NewBackoff returns the waits between tries that go on for ever: 50 ms at first, doubled up to most, with jitter.
 func NewBackoff(most time.Duration) *backoff.ExponentialBackOff {
 	return backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond), backoff.WithMultiplier(2),
 		backoff.WithMaxInterval(most), backoff.WithMaxElapsedTime(0))
 }
 
-// Sleep waits for d, or until ctx ends; false then.
+// Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool { return SleepUntil(ctx, d, nil) }
 
 // SleepUntil returns true after d, or when poked, and false when ctx has ended.
@@ -38,7 +38,7 @@ func SleepUntil(ctx context.Context, d time.Duration, poked <-chan struct{}) boo
 	return ctx.Err() == nil
 }
 
-// Poke wakes whoever waits for c, a channel with room for one.
+// Poke wakes the receiver of c, a channel with a buffer of one.
 func Poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -46,8 +46,8 @@ func Poke(c chan struct{}) {
 	}
 }
 
-// Every runs a pass at once and then at each interval, or when poked; after an error sooner, with backoff. It returns when ctx
-// ends.
+// Every runs a pass at once, and then after each interval, or when poked. After an error it runs sooner, with backoff.
+// It returns when ctx ends.
 func Every(ctx context.Context, interval func() time.Duration, b *backoff.ExponentialBackOff, poked <-chan struct{},
 	pass func(context.Context) error) {
 	for {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Pace keeps what is done to a rate: over any time, but after a stall at most one second's worth is done at once. The zero value
-// does not wait. It is for one goroutine.
+// Pace limits work to a rate. After a stall it allows at most the work of one second at once. The zero value does not
+// limit. It is for one goroutine.
 type Pace struct {
 	Rate float64 // per second; 0 = no limit
 	paid time.Time
 }
 
-// Wait waits until the next n may be done. It is false when ctx ended first.
+// Wait waits until the next n may be done. It returns false if ctx ended first.
 func (p *Pace) Wait(ctx context.Context, n int) bool {
 	if p.Rate > 0 {
 		now := time.Now()
@@ -30,7 +30,7 @@ func (p *Pace) Wait(ctx context.Context, n int) bool {
 	return ctx.Err() == nil
 }
 
-// Batch is how many to do at once: about a tenth of a second's worth, one at least and most at most.
+// Batch returns how many to do at once: the work of about a tenth of a second, at least one and at most most.
 func (p *Pace) Batch(most int) int {
 	if p.Rate == 0 {
 		return most

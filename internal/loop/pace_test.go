@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The bucket holds a second's worth: what a stall held up does not come all at once.
+// The bucket holds the work of one second: work that a stall held up does not come all at once.
 func TestPaceIsExactAndMakesUpForASecondAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := Pace{Rate: 50}

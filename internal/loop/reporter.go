@@ -15,12 +15,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when it works
-// again. The reports of several parts make one state: it works again when the last part does. At level Info and above each line
-// "failing" is followed by one that it works again, and no such line comes without a line "failing" before it. Any number of
+// Reporter logs one line per change of state: when something starts to fail, when it fails for another reason, and when
+// it works again. It works again when the last of its failing parts does. At level Info and above, each line "failing"
+// is followed by a line "works again", and no "works again" comes without a "failing" before it. Any number of
 // goroutines may report.
 type Reporter struct {
-	Log      *slog.Logger     // carries what it is about
+	Log      *slog.Logger     // has the attributes of all lines
 	Activity string           // "drain"
 	Quiet    func(error) bool // which errors are logged at debug level, because somebody else reports them; nil = none
 
@@ -32,10 +32,10 @@ type Reporter struct {
 	told  bool // a line "failing" was logged above debug level
 }
 
-// IsFailing says whether any part failed last.
+// IsFailing reports whether the last report of any part was an error.
 func (r *Reporter) IsFailing() bool { return r.failing.Load() }
 
-// Trouble names what the parts that failed last fail of; "" when none does.
+// Trouble names the kinds of errors of the failing parts; "" if none fails.
 func (r *Reporter) Trouble() string {
 	if !r.IsFailing() {
 		return ""
@@ -45,10 +45,10 @@ func (r *Reporter) Trouble() string {
 	return strings.Join(slices.Compact(slices.Sorted(maps.Values(r.kinds))), ", ")
 }
 
-// Report takes the outcome of a pass.
+// Report takes the result of a pass; nil = it succeeded.
 func (r *Reporter) Report(err error) { r.ReportPart("", err) }
 
-// ReportPart takes the outcome of a pass of one part.
+// ReportPart takes the result of a pass of one part.
 func (r *Reporter) ReportPart(part string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func level(loud slog.Level, quiet bool) slog.Level {
 	return loud
 }
 
-// kindOf names what an error is about, so that the same trouble is logged once although its words differ.
+// kindOf returns the kind of an error, so that the same trouble is logged once although its text differs.
 func kindOf(err error) string {
 	for _, kind := range []error{
 		lua.ErrFull, lua.ErrWrongType, lua.ErrDenied, lua.ErrUnsupported, lua.ErrNoGroup, lua.ErrUnavailable,

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A worker whose acknowledgements were denied read on: it said at every entry that it works again, and at every try that it is
-// failing.
+// A worker whose acknowledgements were denied kept on reading. It logged at every entry that it works again, and at
+// every acknowledgement that it is failing.
 func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
@@ -33,8 +33,9 @@ func TestConditionWorksAgainWhenAllOfItsPartsDo(t *testing.T) {
 	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
 
-// The end of an outage that the heartbeat alone had told was told by every queue, and a queue whose type of key was wrong behind
-// an outage said nothing but that it works again. By level Info, each end has its beginning, and each beginning its end.
+// An outage was reported by the heartbeat alone, and its end by every queue. A queue whose key had another type after
+// an outage only logged that it works again. At level Info, each end must have its beginning, and each beginning its
+// end.
 func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 	t.Parallel()
 	quiet, loud := lua.ErrUnavailable, lua.ErrWrongType
@@ -62,7 +63,7 @@ func TestEveryEndOfATroubleHasItsBeginning(t *testing.T) {
 	}
 }
 
-// Two goroutines that report one state: its lines come by turns, and in the order of its changes.
+// Two goroutines report one state: "failing" and "works again" alternate, in the order of the changes.
 func TestLinesOfOneStateComeByTurns(t *testing.T) {
 	t.Parallel()
 	var log queuetest.LogBook

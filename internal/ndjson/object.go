@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// checkObject refuses what the decoder of the standard library accepts silently: null in place of an object or a value, a key
-// that is given twice (the last one would win), a key in capitals, half a surrogate pair (it would become U+FFFD). A payload
-// that is JSON itself is left as it is. fields: the keys are fields of ours, and not names of headers.
+// checkObject refuses what the decoder of the standard library accepts silently: null in place of an object or a value,
+// a key that is given twice (the last one would win), a key in capitals, and half a surrogate pair (it would become
+// U+FFFD). It does not look into a payload that is JSON. fields: the keys are fields of ours, not names of headers.
 func checkObject(object []byte, fields bool) error {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	open, err := dec.Token()
@@ -68,12 +68,12 @@ func checkValue(key string, value json.RawMessage) error {
 	return nil
 }
 
-// halfCharacter says whether a JSON string holds one half of a surrogate pair without the other.
+// halfCharacter reports whether a JSON string holds one half of a surrogate pair without the other.
 func halfCharacter(text []byte) bool {
 	if !bytes.Contains(text, []byte(`\u`)) {
 		return false
 	}
-	high := false // the one before was a first half
+	high := false // the unit before was a first half
 	for i := 0; i < len(text); i++ {
 		if text[i] != '\\' {
 			if high {
@@ -98,7 +98,8 @@ func halfCharacter(text []byte) bool {
 	return high
 }
 
-// Decode decodes one JSON object with nothing behind it and no fields that are not known. Its errors speak of JSON, not of Go.
+// Decode decodes one JSON object. It refuses unknown fields, and anything after the object. Its errors speak of JSON,
+// not of Go.
 func Decode(line []byte, into any) error {
 	dec := json.NewDecoder(bytes.NewReader(line))
 	dec.DisallowUnknownFields()

@@ -1,5 +1,5 @@
-// Package ndjson reads files of one JSON object a line: lines of any length in bounded memory, and objects as strictly as a
-// user who made a mistake needs it.
+// Package ndjson reads files with one JSON object per line: lines of any length in bounded memory, and objects
+// strictly, so that a user's mistake is reported.
 package ndjson
 
 import (
@@ -16,14 +16,14 @@ type Reader struct {
 	r      *bufio.Reader
 	Number int   // of the last line
 	Max    int   // how long a line may be: MaxLine unless changed
-	Bytes  int64 // that were read, up to the end of it
+	Bytes  int64 // read so far, up to the end of the last line
 }
 
 // NewReader returns a reader of the lines of r.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10), Max: MaxLine} }
 
-// Next returns the next line without its end; the caller may keep it. tooLong is set instead of a line above Max, which is
-// skipped.
+// Next returns the next line without its end; the caller may keep it. A line above Max is skipped, and tooLong is set
+// instead.
 func (l *Reader) Next() (line []byte, tooLong bool, err error) {
 	for {
 		part, err := l.r.ReadSlice('\n')

@@ -32,7 +32,7 @@ func (c *observedClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.
 	return reply
 }
 
-// DoMulti implements rueidis.Client. Of a script that goes with other commands, the time is that of all.
+// DoMulti implements rueidis.Client. The time of a script that is sent with other commands is that of all of them.
 func (c *observedClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
 	script := ""
 	if len(cmds) > 0 {
@@ -56,7 +56,7 @@ func (c *observedClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed)
 func (c *observedClient) tell(ctx context.Context, script string, took time.Duration, err error) {
 	if err != nil {
 		if answer, ok := rueidis.IsRedisErr(err); ok && answer.IsNoScript() {
-			return // the client library sends the whole script now
+			return // the client library sends the script's text now
 		}
 		if rueidis.IsRedisNil(err) || errors.Is(ctx.Err(), context.Canceled) {
 			err = nil
@@ -68,7 +68,7 @@ func (c *observedClient) tell(ctx context.Context, script string, took time.Dura
 	c.observer.Call(script, took, err)
 }
 
-// scriptOf returns the name of the script that a command runs; "" when it runs none of ours.
+// scriptOf returns the name of the script that a command runs; "" if it runs none of ours.
 func scriptOf(cmd rueidis.Completed) string {
 	words := cmd.Commands()
 	if len(words) > 1 && len(words[1]) == 40 && strings.HasPrefix(words[0], "EVALSHA") {

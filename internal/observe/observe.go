@@ -1,5 +1,5 @@
-// Package observe is how clients, bridges and workers tell somebody what they do, if anybody wants to know. Nothing is told, and
-// nothing is allocated, where there is no observer: the layers keep a nil Series then.
+// Package observe lets clients, bridges and workers report what they do to an observer. Without an observer nothing is
+// reported or allocated: the layers then keep a nil Series.
 package observe
 
 import (
@@ -8,8 +8,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Observer is told what happens. Its methods, and those of what it returns, are called from many goroutines, must not block, and
-// cost the caller's time.
+// Observer is told what happens. Its methods, and those of its Series, are called from many goroutines. They must not
+// block, and cost the caller's time.
 type Observer interface {
 	// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
 	// keep the answer.
@@ -20,19 +20,19 @@ type Observer interface {
 	Serves(Served) (ended func())
 }
 
-// Series is told of events of a queue, or of a group.
+// Series receives the events of a queue, or of a group.
 type Series interface {
-	// Add says that an event happened n times in one call.
+	// Add reports that an event happened n times in one call.
 	Add(e Event, n int)
-	// Took is Add for events that took a time, each of the n as long.
+	// Took is Add for events with a duration, the same for each of the n.
 	Took(e Event, n int, d time.Duration)
 }
 
-// Part is who tells something.
+// Part is the kind of program that reports.
 type Part uint8
 
-// Parts. A bridge tells what happens before a message is ready to the series of the queue, and what happens after it to that of
-// the group.
+// Parts. A bridge reports events before a message is ready to the series of the queue, and later events to the series
+// of the group.
 const (
 	Client Part = iota
 	Bridge
@@ -48,7 +48,7 @@ func Of(o Observer, part Part, queue, group string) Series {
 	return o.Of(part, queue, group)
 }
 
-// Served is what an observer may ask a bridge for. None of it touches Redis.
+// Served is the data that an observer may ask a bridge for. None of it touches Redis.
 type Served struct {
 	Client rueidis.Client
 	Prefix string
@@ -56,21 +56,21 @@ type Served struct {
 	Status func() Status
 }
 
-// Status is what a bridge knows of itself.
+// Status is a bridge's own view of itself.
 type Status struct {
 	LastHeartbeat             time.Time // zero = none yet
 	Live                      int       // bridges
 	Queues, Partitions, Owned int
 }
 
-// Event is what happened.
+// Event is a kind of event.
 type Event uint8
 
 // Events.
 const (
 	// of a client
 	Enqueued      Event = iota // in one call
-	EnqueuedReady              // of these, those that went straight into the stream
+	EnqueuedReady              // how many of these went straight into the stream
 	Duplicate
 	Cancelled
 	Rescheduled
@@ -105,7 +105,7 @@ const (
 	DeadTimeout
 	DeadSnoozes
 	DeadLetter
-	Acking  // acknowledgements in one call, whatever became of them
+	Acking  // acknowledgements in one call, whatever their result
 	Failing // failures in one call, likewise
 	Released
 	Snoozed
@@ -115,7 +115,7 @@ const (
 	Unknown
 	Stuck
 	Settled        // Took: since the handler returned
-	Attempts       // Took: how many acknowledged messages had needed, one counted as a second
+	Attempts       // Took: how many an acknowledged message needed, one counted as a second
 	HandlerTimeout // a handler used up its time
 	Abandoned      // a handler ignored its cancelled context
 	AbandonedReturned
@@ -125,5 +125,5 @@ const (
 	Redriven
 	Purged
 
-	Events // how many kinds there are
+	Events // the number of kinds
 )

@@ -1,4 +1,4 @@
-// Package tail waits for new entries of many streams at once, and takes none of them away.
+// Package tail waits for new entries of many streams at once, and consumes none.
 package tail
 
 import (
@@ -21,25 +21,26 @@ import (
 )
 
 const (
-	readKeys  = 1000             // in one blocked read
-	readPause = time.Millisecond // between two reads, so that a storm of entries costs a bounded number
+	readKeys  = 1000             // in one blocking read
+	readPause = time.Millisecond // between two reads: it bounds the number of reads in a storm of entries
 )
 
-// Config of a Reader. All but Broken is required.
+// Config of a Reader. All fields but Broken are required.
 type Config struct {
 	Client   rueidis.Client // for reads that block
 	Block    time.Duration  // how long one read waits
-	Count    int            // entries of one stream that a read is given at most
+	Count    int            // entries of one stream in one read, at most
 	Log      *slog.Logger
-	Activity string // as log lines name it: "wait for tokens"
+	Activity string // its name in log lines: "wait for tokens"
 
-	// Added is told the stream and the last entry that a read was given.
+	// Added is called with a stream and the last entry that a read returned.
 	Added  func(key, last string)
 	Broken func(error) // a read failed
 }
 
-// Reader waits for entries of any number of streams: one blocked read over all of them, on a cluster one for each. Reading
-// consumes nothing, so a read may be interrupted at any time, and every reader sees every entry. It is safe for concurrent use.
+// Reader waits for entries of any number of streams, with one blocking read over all of them; on a cluster with one
+// read for each. Reading consumes nothing, so a read may be interrupted at any time, and every reader sees every entry.
+// It is safe for concurrent use.
 type Reader struct {
 	cfg     Config
 	changed chan struct{}
@@ -47,17 +48,17 @@ type Reader struct {
 	mu     sync.Mutex
 	keys   map[string]bool
 	last   map[string]string         // key → ID of the last entry seen
-	states map[string]*loop.Reporter // first key of a read → whether it fails
+	states map[string]*loop.Reporter // first key of a read → its reporter
 }
 
-// New returns a Reader of no stream.
+// New returns a Reader without streams.
 func New(cfg Config) *Reader {
 	return &Reader{cfg: cfg, changed: make(chan struct{}, 1), keys: map[string]bool{}, last: map[string]string{},
 		states: map[string]*loop.Reporter{}}
 }
 
-// Watch sets the streams to read: key → the entry to read behind, "" = from the beginning. It counts for streams that were not
-// read before.
+// Watch sets the streams to read: key → the entry after which to read, "" = from the beginning. The entry counts only
+// for streams that were not read before.
 func (r *Reader) Watch(after map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +89,7 @@ func (r *Reader) Keys() []string {
 	return slices.Sorted(maps.Keys(r.keys))
 }
 
-// Advance has the next read of a stream begin behind an entry, unless it does already.
+// Advance makes the next read of a stream begin after an entry, unless it begins later already.
 func (r *Reader) Advance(key, id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,8 +113,8 @@ func (r *Reader) Seen() map[string]string {
 	return maps.Clone(r.last)
 }
 
-// Reset starts all reads at the beginning. It is for a stream whose last entry is lower than one seen before: the server was
-// flushed or its clock set back, and a read from the old entry would wait in vain.
+// Reset starts all reads at the beginning. It is for a stream whose last entry is earlier than one seen before: the
+// server was flushed or its clock set back, and a read after the old entry would wait in vain.
 func (r *Reader) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +122,7 @@ func (r *Reader) Reset() {
 	r.interrupt()
 }
 
-// Run reads until ctx ends, and starts anew whenever the streams change.
+// Run reads until ctx ends, and restarts the reads whenever the streams change.
 func (r *Reader) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithCancel(ctx)
@@ -145,8 +146,8 @@ type read struct {
 	block time.Duration
 }
 
-// reads splits the keys. On a cluster each has a read of its own. On one server reads block the longer the more of them there
-// are, so that their rate stays the same.
+// reads splits the keys. On a cluster each key has a read of its own. On one server, the more reads there are, the
+// longer each blocks, so that their rate stays the same.
 func (r *Reader) reads() []read {
 	keys, size, block := r.Keys(), readKeys, r.cfg.Block
 	if len(keys) == 0 {
@@ -168,7 +169,7 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 	b, st := loop.NewBackoff(5*time.Second), r.stateOf(keys[0])
 	for ctx.Err() == nil {
 		added, err := r.Read(ctx, keys, block)
-		for _, key := range slices.Sorted(maps.Keys(added)) { // also when the round is over: the next one begins behind them
+		for _, key := range slices.Sorted(maps.Keys(added)) { // also when the round is over: the next one begins after them
 			r.cfg.Added(key, added[key])
 		}
 		if ctx.Err() != nil {
@@ -186,7 +187,8 @@ func (r *Reader) readAll(ctx context.Context, keys []string, block time.Duration
 	}
 }
 
-// forget drops the reporters of reads that there are no longer. Most of these failed for a key that was left out since.
+// forget drops the reporters of reads that no longer exist. Most of these failed because of a key that was since left
+// out.
 func (r *Reader) forget(reads []read) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +209,7 @@ func (r *Reader) stateOf(key string) *loop.Reporter {
 	return r.states[key]
 }
 
-// Read waits for entries that were not seen yet, and returns the last one of each stream; none after block.
+// Read waits for entries that were not seen yet, and returns the last one of each stream; none after the time block.
 func (r *Reader) Read(ctx context.Context, keys []string, block time.Duration) (map[string]string, error) {
 	ids := make([]string, len(keys))
 	r.mu.Lock()

@@ -23,7 +23,7 @@ type clientOf struct {
 
 func (c clientOf) Mode() rueidis.ClientMode { return c.mode }
 
-// One server has few reads, and the more there are the longer each waits; on a cluster each stream has its own.
+// One server has few reads, and the more there are, the longer each waits. On a cluster each stream has its own.
 func TestReadsAreFewWhereTheyCanBe(t *testing.T) {
 	t.Parallel()
 	keys := map[string]string{}
@@ -57,7 +57,8 @@ func TestLowerComparesStreamIDsAsNumbers(t *testing.T) {
 	}
 }
 
-// A read that failed for a key that was left out since is no more: it said that it is failing, and for ever nothing.
+// A read failed because of a key that was since left out, so it no longer exists. It had logged that it is failing, and
+// never its end.
 func TestReadThatEndsSaysSo(t *testing.T) {
 	t.Parallel()
 	var log queuetest.LogBook
@@ -70,7 +71,7 @@ func TestReadThatEndsSaysSo(t *testing.T) {
 	}
 }
 
-// What a caller has been given by another way is not waited for once more.
+// Entries that a caller has got by another way are not waited for again.
 func TestAdvanceNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	r := New(Config{})
@@ -82,7 +83,7 @@ func TestAdvanceNeverGoesBack(t *testing.T) {
 	}
 }
 
-// interrupted is a client whose first read comes back when its reader has other streams to read already.
+// interrupted is a client whose first read returns when its reader has already other streams to read.
 type interrupted struct {
 	rueidis.Client
 	first  chan struct{} // has room for one
@@ -100,8 +101,8 @@ func (c interrupted) Do(ctx context.Context, command rueidis.Completed) rueidis.
 	return result
 }
 
-// An entry that came when the streams to read changed was seen, and told to nobody: whoever waited for it waited until
-// the next entry, or until a look ten seconds later.
+// An entry that came while the streams to read changed was seen, but reported to nobody: its waiters waited until the
+// next entry, or until a look ten seconds later.
 func TestAnEntryThatComesWhenTheStreamsChangeIsTold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

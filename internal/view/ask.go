@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Question is a command, and where its reply goes.
+// Question is a command, and a place for its reply.
 type Question struct {
 	command rueidis.Completed
 	name    string // command and key, for errors
@@ -23,7 +23,7 @@ type Question struct {
 	optional bool // see OrNothing
 }
 
-// Into asks for a value. v is left as it is when the server answers that there is none: with nil, or that there is no such key.
+// Into asks for a value. v stays as it is when the server has no value: it answers nil, or that there is no such key.
 func Into[T any](command rueidis.Completed, v *T, read func(rueidis.RedisResult) (T, error)) Question {
 	words := command.Commands()
 	n := 2
@@ -68,20 +68,20 @@ func Entries(command rueidis.Completed, list *[]rueidis.XRangeSlice) Question {
 	return Into(command, list, rueidis.RedisResult.AsXRangeSlices)
 }
 
-// OrNoGroup returns the question for which a missing group is no error: it holds nothing.
+// OrNoGroup returns the question with a missing group as no error: such a group holds nothing.
 func (q Question) OrNoGroup() Question {
 	q.noGroup = true
 	return q
 }
 
-// OrNothing returns the question for which it is no error that the server refuses it: the user may not ask, or the key holds
-// something else.
+// OrNothing returns the question with a refusal of the server as no error: the user may not ask, or the key has another
+// type.
 func (q Question) OrNothing() Question {
 	q.optional = true
 	return q
 }
 
-// Ask sends questions in one round trip of at most loop.CallTimeout. Its error is the first one, and says command and key.
+// Ask sends questions in one round trip of at most loop.CallTimeout. Its error is the first one, with command and key.
 func Ask(ctx context.Context, c rueidis.Client, questions ...Question) error {
 	return ask(ctx, c, loop.CallTimeout, questions)[0]
 }
@@ -140,10 +140,11 @@ func (q Question) take(reply rueidis.RedisResult) error {
 	return err
 }
 
-// isNoKey says whether XINFO found no stream.
+// isNoKey reports whether XINFO found no stream.
 func isNoKey(err error) bool { return strings.Contains(err.Error(), "no such key") }
 
-// row is an element of a reply that consists of names and values. The first value that cannot be read is its error.
+// row is an element of a reply that consists of names and values. err is the error of the first value that cannot be
+// read.
 type row struct {
 	fields map[string]rueidis.RedisMessage
 	err    error
@@ -159,7 +160,7 @@ func (r *row) entryID(field string) EntryID {
 	return id
 }
 
-// numberOr returns a number, or other where the server tells none.
+// numberOr returns a number, or other if the server does not tell it.
 func (r *row) numberOr(field string, other int64) int64 {
 	m := r.fields[field]
 	if n, err := m.AsInt64(); err == nil {
@@ -177,7 +178,7 @@ func valueOf[T any](r *row, field string, read func(*rueidis.RedisMessage) (T, e
 	return v
 }
 
-// rows returns what reads a list of such elements. With names the elements have values alone, in this order.
+// rows returns a reader of a list of such elements. With names, the elements consist of values alone, in this order.
 func rows[T any](read func(*row) T, names ...string) func(rueidis.RedisResult) ([]T, error) {
 	return func(reply rueidis.RedisResult) ([]T, error) {
 		elements, err := reply.ToArray()

@@ -7,12 +7,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Consumer is a reader of a group, as the server sees it.
+// Consumer is a consumer of a group, as the server describes it.
 type Consumer struct {
 	Name    string
 	Pending int64
-	Idle    time.Duration // since it last read something; where the server does not tell Inactive, since it was given something
-	// since it was last given something, from Redis 7.2 on; negative: it never was, or the server does not tell
+	Idle    time.Duration // since it last read; if the server does not tell Inactive, since it last got an entry
+	// since it last got an entry, from Redis 7.2 on; negative: it never did, or the server does not tell
 	Inactive time.Duration
 	Tells    bool // the server tells Inactive
 }

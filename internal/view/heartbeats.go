@@ -9,16 +9,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Heartbeat is the last sign of life of a bridge.
+// Heartbeat is the last heartbeat of a bridge.
 type Heartbeat struct {
-	Bridge   string       // what stands in Redis
-	Identity lua.Identity // what that says
+	Bridge   string       // the member in Redis
+	Identity lua.Identity // parsed from the member
 	Foreign  bool         // no bridge wrote it
 	Age      time.Duration
 }
 
-// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's clock;
-// negative: they are ahead of it. One round trip.
+// ReadHeartbeats returns the last heartbeats of all bridges of a prefix, newest first. Their age is by the server's
+// clock; negative: they are ahead of it. One round trip.
 func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Heartbeat, error) {
 	var now time.Time
 	var scores []rueidis.ZScore

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// HeldNotesOf asks for what bridges noted of groups: since when their oldest deliveries are held. The answer has an element for
-// each group, or none when the server refuses it.
+// HeldNotesOf asks for the notes of bridges about groups: since when their oldest deliveries are held. The answer has
+// an element for each group, or none when the server refuses it.
 func HeldNotesOf(c rueidis.Client, keys lua.Keys, groups []string, notes *[]lua.HeldNotes) Question {
 	fields := make([]string, len(groups))
 	for i, group := range groups {
@@ -28,7 +28,7 @@ func HeldNotesOf(c rueidis.Client, keys lua.Keys, groups []string, notes *[]lua.
 	}).OrNothing()
 }
 
-// ReadHeldNotes returns what bridges noted of a group. One round trip.
+// ReadHeldNotes returns the notes of bridges about a group. One round trip.
 func ReadHeldNotes(ctx context.Context, c rueidis.Client, keys lua.Keys, group string) (lua.HeldNotes, error) {
 	var notes []lua.HeldNotes
 	if err := Ask(ctx, c, HeldNotesOf(c, keys, []string{group}, &notes)); err != nil || len(notes) == 0 {
@@ -37,7 +37,7 @@ func ReadHeldNotes(ctx context.Context, c rueidis.Client, keys lua.Keys, group s
 	return notes[0], nil
 }
 
-// Since returns since when the entry is held by its consumer, as far as is known. now is the server's clock.
+// Since returns since when the consumer holds the entry, as far as is known. now is the server's clock.
 func (p Pending) Since(notes lua.HeldNotes, now time.Time) time.Time {
 	return notes.Since(p.ID.String(), p.Consumer, now, p.Idle)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ServerInfo is what a server tells about itself. Fields are empty or zero where it does not tell.
+// ServerInfo is what a server tells about itself. Fields that it does not tell are empty or zero.
 type ServerInfo struct {
 	Product         string `json:"product"` // "redis" or "valkey"
 	Version         string `json:"version"`
@@ -23,13 +23,14 @@ type ServerInfo struct {
 	AOF             bool   `json:"aof"`
 	Replicas        int    `json:"replicas"`
 
-	// Untold is why the server did not answer INFO: the rest is empty then, and nobody knows whether messages are safe there.
+	// Untold is why the server did not answer INFO. Then the rest is empty, and it is unknown whether messages are safe
+	// there.
 	Untold error `json:"-"`
 }
 
-// CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or evicts keys when it
-// is full, which would delete whole queues at once. A server that does not answer INFO (a missing permission, an in-process
-// server) is taken as it is; info holds only Untold then.
+// CheckServer asks the server for what matters to duestream. ErrUnsupported: it is older than Redis 7.0, or it evicts
+// keys when it is full, which would delete whole queues. A server that does not answer INFO (a missing permission, an
+// in-process server) is accepted; info holds only Untold then.
 func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err error) {
 	fields, err := ReadInfo(ctx, c)
 	if err != nil {
@@ -51,7 +52,7 @@ func CheckServer(ctx context.Context, c rueidis.Client) (info ServerInfo, err er
 	return info, nil
 }
 
-// Info is what INFO tells, by its fields.
+// Info holds the reply of INFO, by field.
 type Info map[string]string
 
 // ReadInfo asks a server for sections of INFO; without any, for the default ones.
@@ -69,19 +70,20 @@ func ReadInfo(ctx context.Context, c rueidis.Client, sections ...string) (Info, 
 	return info, nil
 }
 
-// Refused says whether an error is an answer of the server, which therefore could be reached.
+// Refused reports whether an error is an answer of the server, which therefore could be reached.
 func Refused(err error) bool {
 	var answer *rueidis.RedisError
 	return errors.As(err, &answer)
 }
 
-// Number returns a field that counts; 0 when it is not there.
+// Number returns a numeric field; 0 if it is missing.
 func (i Info) Number(name string) int64 {
 	n, _ := strconv.ParseInt(i[name], 10, 64)
 	return n
 }
 
-// Product returns what the server is, "redis" or "valkey", and its version; "" when it does not tell.
+// Product returns the server's product, "redis" or "valkey", and its version; the version is "" if the server does not
+// tell it.
 func (i Info) Product() (name, version string) {
 	if v := i["valkey_version"]; v != "" {
 		return "valkey", v

@@ -8,7 +8,7 @@ import (
 // Millis is a duration that is written as whole milliseconds.
 type Millis time.Duration
 
-// String returns it as a duration's text.
+// String returns the duration as text.
 func (m Millis) String() string { return time.Duration(m).String() }
 
 // MarshalJSON writes whole milliseconds.

@@ -14,11 +14,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// partitionsAtOnce is how many partitions are asked at the same time.
+// partitionsAtOnce is how many partitions are asked in parallel.
 const partitionsAtOnce = 16
 
-// ReadCounts returns every partition count that a queue ever had, in order; 1 for a queue that is not registered. The name must
-// have been checked. One round trip.
+// ReadCounts returns every partition count that a queue ever had, in order; 1 for a queue that is not registered. The
+// caller must have checked the name. One round trip.
 func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -29,7 +29,7 @@ func ReadCounts(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	return counts, nil
 }
 
-// EachPartition calls do for all names, several at a time, and joins the errors, each with the name.
+// EachPartition calls do for all names, several in parallel, and joins the errors, each with its name.
 func EachPartition(names []string, do func(i int, name string) error) error {
 	if len(names) == 1 && !strings.Contains(names[0], "/") {
 		return do(0, names[0])
@@ -50,7 +50,8 @@ func EachPartition(names []string, do func(i int, name string) error) error {
 	return errors.Join(errs...)
 }
 
-// ReadPartitions calls read for all names, several at a time, and returns what it returned; errors are as of EachPartition.
+// ReadPartitions calls read for all names, several in parallel, and returns the results; errors are as in
+// EachPartition.
 func ReadPartitions[T any](prefix string, names []string, read func(i int, keys lua.Keys) (T, error)) ([]T, error) {
 	all := make([]T, len(names))
 	err := EachPartition(names, func(i int, name string) (err error) {

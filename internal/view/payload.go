@@ -5,11 +5,11 @@ import (
 	"unicode/utf8"
 )
 
-// Payload is a message's payload. In JSON it is a string when it is UTF-8, else an object {"base64": "…"}, and null when there is
-// none.
+// Payload is a message's payload. In JSON it is a string if it is UTF-8, else an object {"base64": "…"}; null stands
+// for no payload.
 type Payload []byte
 
-// Base64Payload is how JSON carries a payload that is not UTF-8: {"base64": "…"}.
+// Base64Payload is the JSON form of a payload that is not UTF-8: {"base64": "…"}.
 type Base64Payload struct {
 	Base64 []byte `json:"base64"`
 }

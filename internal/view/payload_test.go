@@ -31,7 +31,7 @@ func TestPayloadInJSON(t *testing.T) {
 	}
 }
 
-// FuzzPayloadJSON: any payload comes back from JSON bit for bit, nil stays nil; and any JSON is read or refused.
+// FuzzPayloadJSON: any payload comes back from JSON bit for bit, nil stays nil, and any JSON is read or refused.
 func FuzzPayloadJSON(f *testing.F) {
 	for _, seed := range []string{
 		"", "text", "\xff\x00", "\ufffd", "\u2028<&>", `{"base64":"eA=="}`,

@@ -17,24 +17,25 @@ type Pending struct {
 	Consumer   string
 	Idle       time.Duration // since it was delivered or extended
 	Deliveries int64
-	Cancelled  bool // its message was, and the consumer is told
+	Cancelled  bool // its message was cancelled, and the consumer is told
 }
 
-// PendingRange selects pending entries, from the oldest on. What is zero does not restrict, but for Count.
+// PendingRange selects pending entries, from the oldest on. Zero fields do not restrict, except Count.
 type PendingRange struct {
-	From, To string // IDs, included; "(" before one: behind it, before it
+	From, To string // IDs, inclusive; with "(" in front, exclusive
 	Count    int
 	Consumer string
 	MinIdle  time.Duration
 }
 
-// ReadPending returns what a group holds. lua.ErrNoGroup: there is no such group, or no stream. One round trip.
+// ReadPending returns the pending entries of a group. lua.ErrNoGroup: there is no such group, or no stream. One round
+// trip.
 func ReadPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) (list []Pending, err error) {
 	err = Ask(ctx, c, PendingOf(c, stream, group, r, &list))
 	return list, err
 }
 
-// PendingOf asks for what a group holds.
+// PendingOf asks for the pending entries of a group.
 func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]Pending) Question {
 	of := c.B().Xpending().Key(stream).Group(group)
 	start := of.Start
@@ -49,7 +50,7 @@ func PendingOf(c rueidis.Client, stream, group string, r PendingRange, list *[]P
 	return Into(build(), list, rows(readPendingRow, "id", "consumer", "idle", "deliveries"))
 }
 
-// WalkPending yields what a group holds, in pages of Count.
+// WalkPending yields the pending entries of a group, in pages of Count.
 func WalkPending(ctx context.Context, c rueidis.Client, stream, group string, r PendingRange) iter.Seq2[Pending, error] {
 	return Sequence(func(give func(Pending) error) error {
 		for r := r; ; {

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// What a server says of a stream, its groups, consumers and pending entries is read in one place; what is not there is none, and
-// no error.
+// Server replies about a stream, its groups, consumers and pending entries are read in one place. A missing object is
+// empty, not an error.
 func TestReadersOfStreams(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

@@ -8,7 +8,7 @@ import (
 // errEnough: the loop over a Sequence has ended.
 var errEnough = errors.New("enough")
 
-// Sequence yields what walk gives, and at the end the error of walk, if it has one. walk must return the errors of give.
+// Sequence yields the values that walk gives, and then the error of walk, if any. walk must return the errors of give.
 func Sequence[T any](walk func(give func(T) error) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		err := walk(func(v T) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// EntryID is a stream entry's ID in a form that compares.
+// EntryID is the ID of a stream entry, in a form that can be compared.
 type EntryID struct{ MS, Seq uint64 }
 
 // ParseEntryID reads "<ms>-<seq>" or "<ms>".
@@ -31,30 +31,30 @@ func ParseEntryID(s string) (EntryID, error) {
 	return id, nil
 }
 
-// Compare orders IDs as the server does: below 0 when a comes first, 0 when they are the same.
+// Compare orders IDs as the server does: negative if a comes first, 0 if they are equal.
 func (a EntryID) Compare(b EntryID) int {
 	return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Seq, b.Seq))
 }
 
-// Next is the ID right behind.
+// Next returns the ID that follows.
 func (a EntryID) Next() EntryID { return EntryID{a.MS, a.Seq + 1} }
 
-// Time is when an entry was added, by its ID.
+// Time returns when an entry was added, by its ID.
 func (a EntryID) Time() time.Time { return time.UnixMilli(int64(a.MS)) }
 
-// Age is how long before now an entry was added, by its ID.
+// Age returns how long before now an entry was added, by its ID.
 func (a EntryID) Age(now time.Time) time.Duration { return now.Sub(a.Time()) }
 
 // String returns the ID as the server writes it.
 func (a EntryID) String() string { return fmt.Sprintf("%d-%d", a.MS, a.Seq) }
 
-// StreamInfo is what a stream says about itself in one round trip.
+// StreamInfo describes a stream, as read in one round trip.
 type StreamInfo struct {
 	Length int64
 	Groups []GroupInfo
 }
 
-// GroupInfo is what XINFO GROUPS says of one group.
+// GroupInfo is one row of XINFO GROUPS.
 type GroupInfo struct {
 	Name      string
 	Consumers int64
@@ -73,7 +73,7 @@ func (s StreamInfo) Names() []string {
 	return names
 }
 
-// Pending returns how many entries are pending, of all groups together.
+// Pending returns the number of pending entries of all groups together.
 func (s StreamInfo) Pending() (n int64) {
 	for _, g := range s.Groups {
 		n += g.Pending
@@ -104,7 +104,7 @@ func (s StreamInfo) Group(name string) (g GroupInfo, ok bool) {
 	return s.Groups[at], true
 }
 
-// ReadLastID returns the last ID that a stream gave out; ok is false when there is no stream.
+// ReadLastID returns the last ID that a stream has generated; ok is false if there is no stream.
 func ReadLastID(ctx context.Context, c rueidis.Client, key string) (id EntryID, ok bool, err error) {
 	err = Ask(ctx, c, Into(c.B().XinfoStream().Key(key).Build(), &id, func(reply rueidis.RedisResult) (EntryID, error) {
 		fields, err := reply.AsMap()

@@ -13,19 +13,21 @@ const (
 	PageEntries = 1000
 )
 
-// Pager decides how many entries the next page asks for: as many as come to about so many bytes, judging by the last page.
+// Pager decides how many entries the next page asks for: so many that they come to about Bytes, judged by the last
+// page.
 type Pager struct{ Count, Bytes int }
 
-// NewPager returns a Pager for pages of PageBytes, which begins with a small one.
+// NewPager returns a Pager for pages of about PageBytes. The first page is small.
 func NewPager() Pager { return Pager{Count: 8, Bytes: PageBytes} }
 
-// Seen tells how large the last page was. The next one asks for twice as many entries at most.
+// Seen reports the size of the last page. The next page asks for at most twice as many entries.
 func (p *Pager) Seen(entries, bytes int) {
 	p.Count = max(1, min(p.Bytes*entries/(bytes+1), 2*p.Count, PageEntries))
 }
 
-// Walk yields the entries of a stream from one ID to another (both included, "-" and "+" are the ends), oldest first, or newest
-// first when backwards. It holds one page at a time. What is added or deleted meanwhile may be seen or not.
+// Walk yields the entries of a stream from one ID to another (both included; "-" and "+" are the ends), oldest first,
+// or newest first when backwards. It holds one page at a time. Entries that are added or deleted meanwhile may be seen
+// or not.
 func Walk(ctx context.Context, c rueidis.Client, key, from, to string, backwards bool) iter.Seq2[rueidis.XRangeSlice, error] {
 	return WalkPages(ctx, c, key, from, to, backwards, NewPager())
 }
@@ -59,8 +61,8 @@ func WalkPages(ctx context.Context, c rueidis.Client, key, from, to string, back
 	})
 }
 
-// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One round
-// trip.
+// ReadPage returns at most count entries of a stream between two IDs, oldest first, or newest first when backwards. One
+// round trip.
 func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count int,
 	backwards bool) (page []rueidis.XRangeSlice, err error) {
 	command := c.B().Xrange().Key(key).Start(from).End(to).Count(int64(count)).Build
@@ -71,8 +73,8 @@ func ReadPage(ctx context.Context, c rueidis.Client, key, from, to string, count
 	return page, err
 }
 
-// ReadEach returns entries by their IDs, in this order, and the bytes of their fields and values together. An entry that is not
-// there has no ID. One round trip.
+// ReadEach returns the entries with these IDs, in this order, and the bytes of all their fields and values. A missing
+// entry has no ID. One round trip.
 func ReadEach(ctx context.Context, c rueidis.Client, key string, ids []string) (found []rueidis.XRangeSlice, bytes int,
 	err error) {
 	replies, questions := make([][]rueidis.XRangeSlice, len(ids)), make([]Question, len(ids))
@@ -90,7 +92,7 @@ func ReadEach(ctx context.Context, c rueidis.Client, key string, ids []string) (
 	return found, bytes, err
 }
 
-// ReadEntry returns one entry by its ID; ok is false when it is not there.
+// ReadEntry returns one entry by its ID; ok is false if it does not exist.
 func ReadEntry(ctx context.Context, c rueidis.Client, key, id string) (entry rueidis.XRangeSlice, ok bool, err error) {
 	page, err := ReadPage(ctx, c, key, id, id, 1, false)
 	if err != nil || len(page) == 0 {
@@ -99,7 +101,7 @@ func ReadEntry(ctx context.Context, c rueidis.Client, key, id string) (entry rue
 	return page[0], true, nil
 }
 
-// EntrySize is how many bytes the fields and values of an entry have.
+// EntrySize returns the bytes of an entry's fields and values.
 func EntrySize(entry rueidis.XRangeSlice) int {
 	n := 0
 	for _, f := range entry.FieldValues {

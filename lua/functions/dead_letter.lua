@@ -1,4 +1,4 @@
--- dead_letter: takes entries out of a group's pending list as given up: each becomes a dead letter at once, with reason dead_letter.
+-- dead_letter: gives up entries of a group: each leaves the pending list and becomes a dead letter at once, with reason dead_letter.
 -- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -14,7 +14,7 @@
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry
--- If a command fails here: as retry, which does the work.
+-- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.
 local args, actor = {ARGV[1], '1', '0'}, KEYS[9] and table.remove(ARGV)
 for i = 2, #ARGV, 3 do extend_values(args, {ARGV[i], ARGV[i + 1], 'dead', '', 'dead_letter', ARGV[i + 2]}) end

@@ -1,12 +1,13 @@
--- Shared by all functions of the library: a script is published under a name, with the lists of its header, which each call is held against.
+-- Shared by all functions of the library: publishes a script under a name, and checks each call against the lists of
+-- its header.
 
 local scripts = {}
 
--- What is wrong with the numbers of keys and arguments of a call, as an error reply; nil when they fit. Nobody checks them before: other
--- clients send what they like, and one argument too few would give each that follows another meaning.
+-- Checks the numbers of keys and arguments of a call. Returns an error reply, or nil when they fit. Other clients may
+-- send anything, and one missing argument would shift the meaning of all that follow.
 local function misfit(name, given_keys, given_args, keys, args, each, more, later)
   local with_history = #keys + #more
-  local tells = #more > 0 and (given_keys == with_history or given_keys == with_history + #later) -- who gives the keys of a history says who it is, too
+  local tells = #more > 0 and (given_keys == with_history or given_keys == with_history + #later) -- a caller that gives the history keys also gives the actor
   local rest = given_args - #args - (tells and 1 or 0)
   local fits = rest == 0 or (rest > 0 and #each > 0 and rest % #each == 0)
   if (tells or given_keys == #keys) and fits then return nil end
@@ -17,8 +18,9 @@ local function misfit(name, given_keys, given_args, keys, args, each, more, late
     (#later > 0 and '; then also the keys ' .. table.concat(later, ', ') or ''))
 end
 
--- A call of the shape that an earlier release documented, as a call of today: each key stands where its name stands now, and what an item of that
--- release did not have is ''. Nil when the call has another shape. former: the names of its keys, and of the arguments of an item.
+-- Turns a call of the shape that an earlier release documented into a current one: each key moves to its current place,
+-- and arguments that an item did not have then are ''. Returns nil when the call has another shape. former: the names
+-- of its keys, and of the arguments of an item.
 local function of_today(former, given_keys, given_args, keys, args, each, more)
   local tells = former.keys[#former.keys] == 'history' and 1 or 0 -- its last argument is the actor
   local rest = #given_args - #args - tells

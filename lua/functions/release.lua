@@ -1,4 +1,4 @@
--- release: takes entries out of a group's pending list as never started: again at once, with the same attempt.
+-- release: takes entries out of a group's pending list as never started: each is scheduled again at once, with the same attempt.
 -- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -14,7 +14,7 @@
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body was deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
 -- Complexity: O(log n) per entry
--- If a command fails here: as retry, which does the work.
+-- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.
 local args, actor = {ARGV[1], '1', '0'}, KEYS[9] and table.remove(ARGV)
 for i = 2, #ARGV, 2 do extend_values(args, {ARGV[i], ARGV[i + 1], 'release', '', '', ''}) end

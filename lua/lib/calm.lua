@@ -1,8 +1,10 @@
--- Shared by the script that takes back what was abandoned: which part of an idle time says something about a consumer.
+-- Used by reclaim: which part of an entry's idle time counts against its consumer.
 
--- The absences of whoever looks, newest first, by the times at which the queue was looked at; and notes that it is looked at now. A gap
--- between two looks of more than half of shortest (the shortest timeout of the queue's groups, ms) is an absence: the server, or whoever
--- looks, may have been away, its clock stepped, its memory restored from an older copy. The record lies beside what it judges and shares its fate.
+-- Records that the queue is looked at now, and returns the absences of the bridges, newest first. An absence is a gap
+-- between two looks that is longer than half of shortest (ms, the shortest visibility timeout of the queue's groups)
+-- and than 250 ms. In an absence the server or the bridge may have been down, the clock may have stepped, or the memory
+-- may have been restored from an older copy. The record lies beside the pending lists, so that a restore brings back
+-- both.
 local function absences(calm, shortest, now)
   local known = redis.call('HMGET', calm, 'seen_ms', 'away')
   local seen, away, texts = tonumber(known[1] or nil), {}, {}
@@ -15,7 +17,7 @@ local function absences(calm, shortest, now)
     from, to = tonumber(from), math.min(tonumber(to), now) -- the clock may have been set back
     if from < to then away[#away + 1] = {from = from, to = to} end
   end
-  if #away > 32 then -- the shortest tells the least
+  if #away > 32 then -- drop the shortest: it matters least
     local least = #away
     for i = #away, 1, -1 do
       if away[i].to - away[i].from < away[least].to - away[least].from then least = i end
@@ -27,8 +29,8 @@ local function absences(calm, shortest, now)
   return away
 end
 
--- How long an entry must have been idle for a visibility timeout to have passed over it. In an absence an eighth of the timeout passes at
--- most, in what lies between absences all of it, so that the wait is never begun anew.
+-- The idle time, in ms, at which the visibility timeout of an entry is over. Time between absences counts in full. An
+-- absence of more than half the timeout (and 250 ms) counts as an eighth of the timeout. So the wait never starts over.
 local function watched_idle(away, visibility, now)
   local need, at = visibility, now
   for _, a in ipairs(away) do
@@ -42,7 +44,8 @@ local function watched_idle(away, visibility, now)
   return math.ceil(now - at + need)
 end
 
--- What is left of a lease, in ms: below 1 when it is over. Only absences count that lie in its own time, and are as long as one between two looks.
+-- The remaining time of a lease, in ms; below 1 when it is over. An absence extends the lease if more than half of
+-- shortest (and 250 ms) of it lies within the lease; an eighth of the lease's length counts all the same.
 local function left_of_lease(away, from, within, shortest, now)
   local left = from + within - now
   for _, a in ipairs(away) do

@@ -1,6 +1,7 @@
--- Shared by the scripts that move what is due: what becomes of a member of the schedule.
+-- Used by drain: turns a due member of the schedule into an entry or a dead letter.
 
--- The values of the dead letter for an entry that expired before its group, or any group, was given it, or whose group is gone.
+-- The values of the dead letter for a message that was not delivered, because it expired first or its group is gone.
+-- group: nil or '' when the message is for every group.
 local function undelivered_values(values, group, reason, now)
   local letter = {}
   for i = 1, #values, 2 do
@@ -10,30 +11,32 @@ local function undelivered_values(values, group, reason, now)
   return extend_values(letter, {'reason', reason, 'dead_ms', digits(now)})
 end
 
--- A score as due_ms: rounded up, so that nothing is early by a fraction; '-inf' and other oddities are 0.
+-- A score as due_ms, rounded up so that no message is early. '-inf' and other scores that are not positive numbers
+-- become 0.
 local function due_ms(score)
   if string.find(score, '^%d+$') then return score end
   local n = tonumber(score)
   return digits((n and n > 0) and math.ceil(n) or 0)
 end
 
--- µs until the next due time; -1 when it is none that comes.
+-- µs until the next due time; -1 if there is none, or if it is out of reach.
 local function wait_us(due, now, fraction)
   if not due or due >= 1e15 then return -1 end
   return math.max(0, (math.ceil(due) - now) * 1000 - fraction)
 end
 
--- How long a member waits whose dead letter was refused: the others go on, and it is not read for ever.
+-- The delay of a member whose dead letter was refused: the others go on, and it is not read again and again.
 local PUT_OFF_MS = 60000
 
--- Does that. Returns why: the text of the refusal, which names the stream of dead letters when that is none.
+-- Delays such a member. Returns the text of the refusal; it names the dead-letter stream if that key has another type.
 local function put_off(due, member, dead, refusal, now)
   redis.call('ZADD', due, digits(now + PUT_OFF_MS), member)
   local bad = string.find(refusal.err, 'WRONGTYPE', 1, true) and wrong_type({dead, 'stream'}) or refusal
   return bad.err
 end
 
--- What is kept of a member that is larger than an entry can be, and what its dead letter says: the payload, and the beginning of the rest.
+-- Cuts a member that is too large for an entry. Returns what is kept of the member, the payload and the meta, and the
+-- error text of the dead letter.
 local function cut(member, body, meta)
   local rest = MAX_FIELD_BYTES
   return string.sub(member, 1, rest), string.sub(body, 1, MAX_ENTRY_BYTES - 2 * rest), string.sub(meta or '', 1, rest),
@@ -41,7 +44,7 @@ local function cut(member, body, meta)
     '; kept are at most ' .. rest .. ' of the member, ' .. digits(MAX_ENTRY_BYTES - 2 * rest) .. ' of the payload, ' .. rest .. ' of the meta'
 end
 
--- The values of the dead letter for a member of the schedule that no entry can be made of.
+-- The values of the dead letter for a malformed member: one that cannot become an entry.
 local function malformed_values(member, body, due, meta, error, now)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
   local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
@@ -49,8 +52,9 @@ local function malformed_values(member, body, due, meta, error, now)
   return extend_values({'id', id or member}, values)
 end
 
--- A function that says whether a message is for a group that the stream has not: all others would skip it. Or nil and the server's refusal.
--- It asks for the groups once, when the first message is for one alone.
+-- Returns a function that reports whether a message is for a group that the stream does not have: all other groups
+-- would skip it. The function returns nil and the server's error if the groups cannot be read. It reads them once, for
+-- the first message that is for a single group.
 local function gone_from(stream)
   local names, err
   return function(group)
@@ -61,7 +65,8 @@ local function gone_from(stream)
   end
 end
 
--- What a member becomes: the values of an entry; or of a dead letter, and true; fourth, its key, if it has one. Or nil, nil and the server's refusal.
+-- Returns the values of a member's entry or dead letter; whether they are a dead letter's; the server's error if the
+-- groups cannot be read (then there are no values); and the message's key, if it has one.
 local function delivered_values(member, score, body, meta, is_gone, now)
   local due = due_ms(score)
   if #member + #body + #(meta or '') > MAX_ENTRY_BYTES then
@@ -77,8 +82,9 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   return values, false, nil, known['key']
 end
 
--- Adds a member that is more than its ID and payload to the stream, or to the dead letters. q: what drain knows, and q.key is set to the member's.
--- Returns 'moved' or 'buried', what was added, and its values; or 'parked'; or 'put_off' and the refusal of the dead letters, nil and another one.
+-- Adds a member that has a meta, or whose name is not a plain ID, to the stream or to the dead letters. q: drain's
+-- state; q.key is set to the message's key. Returns 'moved' or 'buried', the ID of the new entry and its values; or
+-- 'parked'; or 'put_off' and the refusal of the dead-letter stream; or nil and any other refusal.
 local function add_described(q, member, score, body, fields)
   local values, dies, refused, key = delivered_values(member, score, body, fields, q.is_gone, q.now)
   if refused then return nil, refused end
@@ -92,12 +98,12 @@ local function add_described(q, member, score, body, fields)
     if dies then return 'put_off', put_off(q.due, member, q.dead, added, q.now) end
     return nil, added.err
   end
-  if key and not dies then redis.call('ZADD', q.turns, 0, in_flight(key, added)) end -- as the one that added nothing
+  if key and not dies then redis.call('ZADD', q.turns, 0, in_flight(key, added)) end -- cannot fail: awaits_turn has tried this command
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
 end
 
--- Notes what a drain did with a member; told are the values of what it added, where they were made one by one.
+-- Records what drain did with a member. told: the values of the new entry, if add_described made them.
 local function note_drained(story, outcome, added, told, id, attempt, due, group)
   if outcome == 'buried' then return note_values(story, 'dead', 'letter', added, told) end
   if told then return note_values(story, 'ready', 'entry', added, told) end

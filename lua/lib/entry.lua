@@ -1,9 +1,10 @@
--- Shared by the scripts that write entries: from a member of the schedule to an entry, and from any foreign bytes to a dead letter.
+-- Shared by the scripts that write entries: turns a member of the schedule into an entry, and any bytes into a dead
+-- letter.
 
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
-local MAX_ENTRY_BYTES = 1072693248 -- the server takes 1 GiB of names and values; 1 MiB of it is for what is ours
+local MAX_ENTRY_BYTES = 1072693248 -- the server allows 1 GiB of names and values; 1 MiB of it is kept for our own
 
 local utf8_sequences = {
   '[\194-\223][\128-\191]', '\224[\160-\191][\128-\191]', '[\225-\236\238\239][\128-\191][\128-\191]',
@@ -25,7 +26,7 @@ local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 
 local function base64(s)
   local out = {}
-  if #s > 600 then -- in pieces, because one concat of the in-process server takes only so many values
+  if #s > 600 then -- in pieces: table.concat of the in-process server takes a limited number of values
     for first = 1, #s, 600 do out[#out + 1] = base64(string.sub(s, first, first + 599)) end
     return table.concat(out)
   end
@@ -54,17 +55,18 @@ local function error_text(s)
   return is_utf8(s) and s or string.gsub(s, '[\128-\255]', '?')
 end
 
--- Whether a member of the schedule needs no further look to be a message ID: it is not empty, and no retry's.
+-- Whether a member of the schedule is certainly a message ID: it is not empty, and has neither a separator nor bytes
+-- beyond ASCII.
 local function is_plain(member)
   return string.find(member, '^[^\31\128-\255]+$') ~= nil
 end
 
--- Writes the fields of meta over values, an XADD list that begins with id, payload, attempt and due_ms. Returns them as a table; or nil and what
--- is wrong with them.
+-- Applies the fields of meta to values, an XADD list that begins with id, payload, attempt and due_ms. Returns the
+-- fields as a table; or nil and why they are malformed.
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- where the decoder would stop, and be content
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -91,15 +93,16 @@ local function add_meta(values, meta)
   return fields
 end
 
--- The meta that most retries have: when it is short its values need no further look, and no decoder.
+-- Matches the meta of most retries. If it is short, its values need neither a further check nor a decoder.
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
--- Whether a retry can say that it is for this group: '' would mean all of them, and meta is UTF-8. Keys of messages are such names, too.
+-- Whether the field `for` of a retry may hold this group name: '' would mean every group, and meta is UTF-8. The same
+-- rule holds for the keys of messages.
 local function is_group(name)
   return name ~= '' and #name <= 256 and not string.find(name, '%c') and is_utf8(name)
 end
 
--- The XADD values of the entry that carries a member, and its meta as a table; or nil and what is wrong with it.
+-- The XADD values of the entry that carries a member, and its meta as a table; or nil and why it is malformed.
 -- Everything is known before the first write: nothing here touches Redis.
 local function entry_values(member, payload, meta, due)
   local values, fields = {'id', member, 'payload', payload, 'attempt', '1', 'due_ms', due}, {}
@@ -132,7 +135,7 @@ local function entry_values(member, payload, meta, due)
   return values, fields
 end
 
--- The groups of a stream, as a set of names; or nil and why the server does not tell. A stream that is not there has none.
+-- The groups of a stream, as a set of names; or nil and the server's error. A stream that does not exist has none.
 local function group_names(stream)
   local names, reply = {}, redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then
@@ -154,7 +157,7 @@ end
 
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 
--- Whether a field is named like one that dead letters have of their own, behind any number of 'message:'.
+-- Whether the name of a field collides with one of a dead letter's own, also after any number of 'message:' prefixes.
 local function makes_way(name)
   for _, own in ipairs(LETTERS_OWN) do
     if string.sub(name, -#own) == own and name == string.rep('message:', (#name - #own) / 8) .. own then return true end
@@ -162,7 +165,8 @@ local function makes_way(name)
   return false
 end
 
--- What a field of a message is called in a dead letter, where it would be taken for the letter's own; and what it was called.
+-- The name of a message's field in a dead letter: prefixed with 'message:' if it collides with one of the letter's own.
+-- name_in_message is the reverse.
 local function name_in_letter(name)
   return makes_way(name) and 'message:' .. name or name
 end

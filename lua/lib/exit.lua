@@ -1,17 +1,18 @@
--- Shared by the exits from the pending list: from a pending entry to a retry, a dead letter, or nothing.
+-- Shared by the scripts that take entries out of a pending list: a pending entry becomes a retry, a dead letter, or
+-- nothing.
 
--- An error reply for a group that nothing can be retried for.
+-- An error reply if no retry can be for this group.
 local function wrong_group(group)
   if is_group(group) then return nil end
   return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: no message can be for it')
 end
 
 local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, CANCELLED, STUCK = 0, 1, 2, 3, 4, 5, 6, -1
-local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- as a history tells it
+local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- the event in the history
 
--- Adds a dead letter, then takes the entry out of the pending list. acked: it is out of it already.
--- Adding first, because a full stream of dead letters must leave the entry pending. Nothing is added for an entry that is not pending: a stream
--- that a letter was taken back from stays, empty, also of a queue that never was.
+-- Adds a dead letter, then acknowledges the entry: if the dead-letter stream is full, the entry must stay pending.
+-- acked: the entry has left the pending list already. An entry that is not pending gets no letter. Removing a letter
+-- again would leave an empty stream, even for a queue that never existed.
 local function bury(k, group, entry, values, acked)
   local consumer, idle
   if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
@@ -27,7 +28,7 @@ local function bury(k, group, entry, values, acked)
   return BURIED
 end
 
--- The values of a dead letter made from a map of fields. raw: what stands for fields that are too many, if they are.
+-- The values of a dead letter made from a map of fields. raw: the text of all fields, if there are too many of them.
 local function letter_values(fields, group, entry, reason, error, now, raw)
   fields['error'] = error ~= '' and error_text(error) or fields['error']
   fields['for'] = nil
@@ -41,12 +42,12 @@ local function letter_values(fields, group, entry, reason, error, now, raw)
   return extend_values(values, {'group', group, 'entry', entry, 'reason', reason, 'dead_ms', digits(now)})
 end
 
--- The values of the dead letter for an entry whose body someone deleted: only its ID is known.
+-- The values of the dead letter for an entry that was deleted while it was pending: only its ID is known.
 local function lost_body_values(group, entry, id, now)
   return letter_values({id = id ~= '' and id or entry}, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
 end
 
--- A list of any length as text. In pieces, because one concat of the in-process server takes only so many values.
+-- Joins a list of any length, in pieces: table.concat of the in-process server takes a limited number of values.
 local function lines(list)
   local pieces = {}
   for first = 1, #list, 1000 do
@@ -55,8 +56,8 @@ local function lines(list)
   return table.concat(pieces, '\n')
 end
 
--- The bodies of entries, by ID, until they come to too many bytes; and of how many entries. Each is read by itself: what lies between two of
--- them may be large.
+-- Reads the fields of entries, by entry ID, until MOST_BYTES are reached. Returns them, and how many entries were read.
+-- Each entry is read by itself: a range may contain large entries between two of them.
 local function bodies_of(stream, entries)
   local bodies, bytes = {}, 0
   for i, entry in ipairs(entries) do
@@ -69,9 +70,9 @@ local function bodies_of(stream, entries)
 end
 
 local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
-local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- what a retry writes anew
+local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- fields that a retry writes itself
 
--- What is wrong with the fields of an entry, if anything.
+-- Why the fields of an entry are malformed; nil if they are not.
 local function oddity(body, fields)
   local escaped, odd = false, nil
   for i = 1, #body, 2 do
@@ -96,9 +97,10 @@ end
 
 local SMALL = {['1'] = 1, ['2'] = 2, ['3'] = 3, ['4'] = 4, ['5'] = 5, ['6'] = 6, ['7'] = 7, ['8'] = 8, ['9'] = 9}
 
--- The fields of an entry as a map, and what is wrong with them. Third: whether they are those of every entry, and harmless, as most are.
+-- Returns the fields of an entry as a map; why they are malformed, or nil; and whether the entry is plain: it has only
+-- the standard fields, with values that need no check. Most entries are plain.
 local function read_fields(body)
-  local fields, plain = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil}, #body <= 12 -- of their size
+  local fields, plain = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil}, #body <= 12 -- made at its final size
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
     fields[name] = value
@@ -108,7 +110,7 @@ local function read_fields(body)
   return fields, oddity(body, fields), false
 end
 
--- The end of the meta of a harmless entry that failed. It is the same for most of a batch.
+-- The end of the meta of a plain entry's retry. Most retries of a batch share it, so it is kept in made.
 local function tail(made, group, attempt, error)
   local of_error = made[error] or {}
   made[error] = of_error
@@ -120,7 +122,7 @@ local function tail(made, group, attempt, error)
   return text
 end
 
--- The meta of a retry. plain: as read_fields says; made: the tails made so far.
+-- The meta of a retry. plain: as read_fields returns it. made: the ends made so far.
 local function retry_meta(fields, plain, id, group, attempt, error, made)
   if plain and error ~= '' then return '{"id":"' .. id .. tail(made, group, attempt, error) end
   local meta = {}
@@ -137,8 +139,8 @@ local function delay_list(text)
   return delays
 end
 
--- What the policy says of retries, read into k: '40', or '40 retry_for_ms=86400000' with further settings by their names. Those that nobody
--- knows here are passed over. False: it does not parse.
+-- Reads the policy's retry settings into k: '40', or '40 retry_for_ms=86400000' with further settings by name. Unknown
+-- settings are ignored. Returns false if the text does not parse.
 local function read_limits(k, text)
   k.max_attempts, k.limits = tonumber(text), {}
   if k.max_attempts then return true end
@@ -152,7 +154,7 @@ local function read_limits(k, text)
   return more == ''
 end
 
--- A setting of the message's own, else of the policy; 0 = off. One that is no number is passed over.
+-- A setting of the message, else of the policy; 0 = off. A value of the message that is not a number is ignored.
 local function setting(k, fields, name)
   local own = fields[name]
   if own and (own == '0' or is_count(own)) then return tonumber(own) end
@@ -161,7 +163,7 @@ end
 
 local LONGEST_DELAY, MOST_DELAYS = 315360000000, 100
 
--- The list of delays that a message has of its own; nil when it is none.
+-- Parses a message's own list of delays; nil if it is invalid.
 local function own_delays(text)
   if string.find(text, '[^%d,]') or string.find(',' .. text .. ',', ',,', 1, true) or string.find(text, string.rep('%d', 13)) then return nil end
   local delays = delay_list(text)
@@ -171,7 +173,8 @@ local function own_delays(text)
   return #delays <= MOST_DELAYS and delays or nil
 end
 
--- The delay after the n-th attempt that ended badly: by the message's own list, else by the policy's; the last one for all further.
+-- The delay after the n-th failed attempt, from the message's own list, else from the policy's. The last delay of a
+-- list repeats.
 local function delay_after(k, fields, n)
   local delays = fields['retry_delays_ms'] and own_delays(fields['retry_delays_ms']) or k.delays
   return delays[math.min(n, #delays)]
@@ -179,14 +182,14 @@ end
 
 local MOST_SNOOZES = 1000 -- unless the policy or the message says otherwise
 
--- Counts in a field of the message. What is no number there counts as none.
+-- Adds to a counter in a field of the message, and returns the new count. A value that is not a number counts as 0.
 local function one_more(fields, name, more)
   local n = fields[name] and is_count(fields[name]) and tonumber(fields[name]) or 0
   fields[name] = digits(n + more)
   return n + more
 end
 
--- When the message was due first: its age counts from there. An entry that does not say was added then.
+-- When the message was first due: its age counts from there. Without such a field, it is the time in the entry ID.
 local function first_due(fields, entry)
   for _, name in ipairs({'first_due_ms', 'due_ms'}) do
     if fields[name] and is_count(fields[name]) then return tonumber(fields[name]) end
@@ -194,28 +197,36 @@ local function first_due(fields, entry)
   return tonumber((string.match(entry, '^%d+')))
 end
 
--- What a retry is called in the schedule. That of a message with overlap = skip has a name that follows from its ID, so that whoever asks whether it
--- is done knows it; unless another one has that: nothing is written over.
+-- The name of a retry in the schedule. With overlap = skip it follows from the message's ID and group alone, so that
+-- find_unfinished can look it up. If that name is taken, the retry gets the ordinary one: it must not overwrite
+-- another.
 local function retry_member(k, id, group, entry, overlap)
   local named = id .. SEP .. group .. SEP .. '0-0'
-  k.named = k.named or {} -- of this call
+  k.named = k.named or {} -- names given in this call
   if overlap ~= 'skip' or k.named[named] or redis.call('ZSCORE', k.due, named) then return id .. SEP .. group .. SEP .. entry end
   k.named[named] = true
   return named
 end
 
--- Says how an entry leaves a group's pending list, and writes nothing. body: its flat field list, or nil. how: id (the ID that was delivered,
--- '' = not compared), action ('retry', 'dead', 'release', 'snooze', 'cancel'), trace (traceparent of the attempt, nil = not told), delay (ms, nil = by
--- k.delays), reason, error, burnt (further deliveries that were counted elsewhere), crash (whether its worker vanished), cancelled (whether it ends, whatever
--- the action is). Returns {verdict}; with letter (values) when it is a dead
--- letter; with member, payload, meta and due when it is scheduled.
+-- Decides how an entry leaves a group's pending list; writes nothing. body: its flat field list, nil = the entry was
+-- deleted. how:
+--  id         the message ID that was delivered; '' = not compared
+--  action     'retry', 'dead', 'release', 'snooze' or 'cancel'
+--  trace      traceparent of the attempt; nil = none
+--  delay      ms; nil = from k.delays
+--  reason, error
+--  burnt      further deliveries to count as attempts
+--  crash      whether the worker vanished
+--  cancelled  whether the message ends, whatever the action is
+-- Returns {verdict}; for a dead letter with letter (its values); for a scheduled one with member, payload, meta and
+-- due.
 local function plan_exit(k, group, entry, body, how, now)
   if not body and how.cancelled then return {CANCELLED, told = {'id', how.id, 'group', group}} end
   if not body then return {BURIED, letter = lost_body_values(group, entry, how.id, now)} end
   local fields, odd, plain = read_fields(body)
   if fields['key'] then note_key(k, entry, fields['key']) end
   local meant_for = fields['for']
-  if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- empty is for all, as in Go
+  if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- '' means every group, as in Go
   local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
   if how.id ~= '' and how.id ~= id then return {LOST} end
   if how.cancelled then return {CANCELLED, told = {'id', id, 'group', group, 'attempt', digits(attempt)}} end
@@ -263,14 +274,14 @@ local function plan_exit(k, group, entry, body, how, now)
   }
   if k.story then
     plan.told = {'id', id, 'group', group, 'attempt', digits(failed), 'due_ms', digits(plan.due), 'error', error_text(how.error)}
-    if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end -- which it would have died of
+    if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end -- its dead letter would have this reason
   end
   return plan
 end
 
--- Carries out plans, entry by entry: the entry leaves the pending list, and what it becomes is written; k.soonest is the earliest due time of
--- that. Returns their verdicts, and the error of a command that cannot fail: then no further entry was touched, and everything that left has
--- been written.
+-- Carries out plans, entry by entry: takes the entry out of the pending list, and writes its retry or dead letter.
+-- k.soonest becomes the earliest due time of the retries. Returns the verdicts, and the error of a command that should
+-- not fail: then no further entry was touched, and everything that left the pending list has been written.
 local function carry_out(k, group, entries, plans)
   local verdicts, bodies, metas, members, times, failed = {}, {}, {}, {}, {}, nil
   for i, plan in ipairs(plans) do

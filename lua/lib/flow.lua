@@ -1,11 +1,11 @@
--- Shared by the scripts that have messages become ready: how many may, by the release rate and the ready limit of the policy.
+-- Shared by the scripts that make messages ready: how many the release rate and the ready limit of the policy allow.
 
 local MOST_BURST = 1e6
-local MOST_LOOKED_AT = 1000 -- members behind one that is held back
+local MOST_LOOKED_AT = 1000 -- members after one that is held back
 local MOST_LOOKED_BYTES = 65536
-local READY_LIMIT_WAIT = 5000 -- µs: who finds no room again and again waits longer by itself
+local READY_LIMIT_WAIT = 5000 -- µs; a bridge that finds no room several times waits longer by itself
 
--- µs that a release rate has one message take: 500 or 500/s, 30/m, 1/h; nil when it is none.
+-- µs per message of a release rate, '500' or '500/s', '30/m', '1/h'; nil if it is not a rate.
 local function interval_of(rate)
   if type(rate) ~= 'string' then return nil end
   if string.find(rate, '^%d+$') then rate = rate .. '/s' end
@@ -14,23 +14,25 @@ local function interval_of(rate)
   return ({s = 1e6, m = 6e7, h = 3.6e9})[unit] / tonumber(n)
 end
 
--- Whether what is due must wait for a drain to let it pass.
+-- Whether due messages must wait for drain, because the queue is held or its flow is limited.
 local function waits_for_drain(policy)
   local set = redis.call('HMGET', policy, 'held', 'rate', 'ready_limit')
   return set[1] == '1' or interval_of(set[2]) ~= nil or type(set[3]) == 'string' and is_count(set[3])
 end
 
--- What a drain may have become ready now, by values of the policy; nil when nothing limits it. The bucket of the rate is one time in µs, kept in
--- rate until it comes: when it is full again. So a clock that goes back empties it, at most, and none overfills it. It is called before the first
--- write, and tries what only a limited drain writes; its functions are within it, because others need not make them.
+-- Starts the flow control of a drain from values of the policy; nil if nothing is limited. The token bucket of the rate
+-- is one time in µs, at which it is full again; the key rate holds it until then. So a clock that goes back empties the
+-- bucket at most, and no clock overfills it. begin_flow is called before the first write, and tries the writes that
+-- only a limited drain makes. Its functions are inside it, because other drains need not create them.
 local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
   local each, limit = interval_of(per), type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
   if not each and not limit then return nil end
   local flow, now_us, tokens, room, spent, empty, full = {}, now * 1000 + fraction, math.huge, math.huge, 0, nil, nil
   free, burst = free == '1', type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
 
-  -- How many entries the group that is behind all others has not been given, at most; without groups, how many there are. What it holds is not
-  -- counted; what it has done with and another group holds is, unless nothing at all is left to give.
+  -- An upper bound of the entries that the slowest group has not been given; without groups, the length of the stream.
+  -- Entries that this group holds are not counted. Entries that it has finished and another group holds are counted,
+  -- unless it has been given all.
   local function waiting()
     local length, last, least, pending = redis.call('XLEN', stream), nil, nil, 0
     if length < limit then return length end
@@ -43,13 +45,13 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     return #redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1) > 0 and length - pending or 0
   end
 
-  -- Keeps that the bucket will be full at a time.
+  -- Stores the time at which the bucket is full again.
   local function keep(at)
     redis.call('SET', rate, digits(math.ceil(at)), 'PX', digits(math.max(1, math.ceil((at - now_us) / 1000))))
   end
 
-  -- Members that are due behind one that is held back, with their scores: of retries and redriven letters. Of more than a thousand it looks at as
-  -- many, from where the clock says: so each has its turn.
+  -- Due retries and redriven letters after a member that is held back, with their scores. If more than 1,000 members
+  -- are due, it looks at 1,000 of them, from a position that the clock chooses: so each has its turn.
   local function members_behind()
     local found, bytes, page, all = {}, 0, 1, redis.call('ZCOUNT', due, '-inf', digits(now))
     local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
@@ -65,8 +67,8 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     return found
   end
 
-  -- Whether a member that is due may become ready; if not, flow.held says why. Retries, and redriven letters, are in nobody's way: they pass the
-  -- ready limit, and the rate where that is free for them.
+  -- Whether a due member may become ready; if not, flow.held is the reason. Retries and redriven letters pass the ready
+  -- limit always, and the rate if the policy sets free_retries.
   function flow.may_pass(member)
     local again = string.find(member, SEP, 1, true)
     if tokens - spent < 1 and not (again and free) then flow.held = 'rate' return false end
@@ -80,7 +82,7 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     if not (free and string.find(member, SEP, 1, true)) then spent = spent + 1 end
   end
 
-  -- When one is held back, takes those behind it that may pass, and removes them; done is the list of all that was taken.
+  -- If a member is held back, takes the ones after it that may pass, and removes them. done: all members taken so far.
   function flow.take_behind(done, most, take)
     if not flow.held or flow.held == 'rate' and not free then return end
     local first, found = #done + 1, members_behind()
@@ -90,8 +92,9 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     in_chunks('ZREM', due, done, first)
   end
 
-  -- Completes the reply of a drain: its wait, how late it was besides what the rate had the oldest wait, and what holds the next one back. At high
-  -- rates it waits a millisecond, or half a burst, because timers are no finer.
+  -- Completes drain's reply: the wait, the lateness without the delay by the rate, and the limit that holds the next
+  -- member back. When the rate holds it, the wait is at least 1 ms, or half a burst if that is less: timers are no
+  -- finer.
   function flow.finish(reply)
     reply[7] = flow.held or ''
     if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
@@ -103,11 +106,11 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     return reply
   end
 
-  redis.call('ZREM', due, SEP) -- removes nothing
+  redis.call('ZREM', due, SEP) -- removes nothing: tries whether drain may
   if limit then room = limit - waiting() end
   if each and rate then
     if burst > MOST_BURST then burst = math.max(1, math.floor(1e5 / each)) end
-    empty = now_us + burst * each -- when it will be full, if it is empty now
+    empty = now_us + burst * each -- when an empty bucket would be full
     full = math.min(math.max(tonumber(redis.call('GET', rate) or '') or 0, now_us), empty)
     tokens = math.floor((empty - full) / each + 1e-6)
     keep(full)

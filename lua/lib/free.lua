@@ -1,6 +1,7 @@
--- Shared by the scripts that free entries: their IDs, the groups of a stream, and what no group needs.
+-- Shared by the scripts that free entries: entry IDs, the groups of a stream, and entries that no group needs.
 
--- An entry ID is <ms>-<seq>, each up to 20 digits: compared as text, because Lua's numbers end at 2^53.
+-- An entry ID is <ms>-<seq>, each up to 20 digits. They are compared as text, because Lua's numbers are exact only to
+-- 2^53.
 local function id_parts(id)
   local ms, seq = string.match(id, '^(%d+)%-?(%d*)$')
   return ms or '0', (seq and seq ~= '') and seq or '0'
@@ -20,7 +21,7 @@ local function less(a, b)
   return a_seq < b_seq
 end
 
--- XINFO GROUPS as tables {name, pending, last}; and why there are none, if it was refused.
+-- XINFO GROUPS as tables {name, pending, last}; and the error, if it was refused.
 local function groups_of(stream)
   local groups = {}
   local reply = redis.pcall('XINFO', 'GROUPS', stream)
@@ -56,7 +57,8 @@ local function successor(id)
   return ms .. '-' .. digits(tonumber(seq) + 1)
 end
 
--- Everything below bound is done with, in every group; delivered is the last entry that every group has been given.
+-- Returns bound: every group is done with all entries below it; and delivered: the last entry that every group has been
+-- given.
 local function bounds(stream, groups)
   local bound, delivered
   for _, group in ipairs(groups) do
@@ -71,14 +73,16 @@ local function bounds(stream, groups)
   return bound, delivered
 end
 
--- Trims what is below bound: whole nodes first, by a limit; exactly only when no whole node is left, and then it is less than one (of 100
--- entries, unless configured: a limit below that would trim no node, and then everything at once).
+-- Trims entries below bound. It trims whole nodes first, up to a limit. If there is no whole node, it trims exactly,
+-- which removes less than one node. A node has 100 entries unless configured; a limit below that would trim no node,
+-- and then everything at once.
 local function trim_below(stream, bound, limit)
   local freed = redis.call('XTRIM', stream, 'MINID', '~', bound, 'LIMIT', math.max(limit, 100))
   return freed > 0 and freed or redis.call('XTRIM', stream, 'MINID', bound)
 end
 
--- How many entries may be looked for in the pending lists of all groups: 4,000 pairs. Groups that hold nothing cost nothing.
+-- How many entries may be looked up in the pending lists of all groups: 4,000 pairs. Groups that hold nothing do not
+-- count.
 local function room(groups)
   local holding = 0
   for _, group in ipairs(groups) do
@@ -87,8 +91,9 @@ local function room(groups)
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
 
--- Deletes those of the given entries, between first and last, that every group has been given and none holds. Of each group that holds any
--- it reads a range of its pending entries, as long as twice the list; what lies behind that is asked for entry by entry. Returns those that went.
+-- Deletes the given entries (all between first and last) that every group has been given and no group holds. For each
+-- group that holds any, it reads one range of pending entries, about twice as long as the list. Entries behind that
+-- range are looked up one by one. Returns the deleted ones.
 local function delete_unneeded(stream, groups, ids, first, last)
   local needed, most = {}, 2 * #ids - 1
   for _, group in ipairs(groups) do
@@ -123,9 +128,10 @@ local function span(ids)
   return first, last
 end
 
--- Frees those of the given entries (in any order) that no group needs. Groups are read here, never remembered. Many are freed by a trim of
--- all that is done with, which costs next to nothing for each: now, or when the group that lags is done with them. Only behind an entry that
--- stays pending, older by a second, each is looked at, and what is then left trim sweeps.
+-- Frees the given entries (in any order) that no group needs. The groups are read each time, never remembered. More
+-- than 16 entries are freed by trimming all that every group is done with, which costs next to nothing per entry: now,
+-- or when the slowest group is done with them. If an entry that is older by a second stays pending, each entry is
+-- looked at instead, and the sweep of trim frees the rest.
 local function free(stream, ids)
   if #ids == 0 then return 0 end
   local groups = groups_of(stream)

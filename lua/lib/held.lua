@@ -1,16 +1,18 @@
--- Shared by the script that takes back what was abandoned: since when deliveries are held.
+-- Used by reclaim: since when deliveries are held.
 
--- An idle time begins anew with each extension, so it does not tell since when a delivery is held. note_held looks at the oldest pending
--- entries of a group, and notes in the field held:<group> of calm when each was delivered:
+-- An idle time restarts with each extension, so it does not tell since when a delivery is held. note_held looks at the
+-- oldest pending entries of a group, and stores in the field held:<group> of calm when each was delivered:
 --
---   <usual> <entry>=<since>/<holder> <entry>=<since>/<holder> ...
+--  <usual> <entry>=<since>/<holder> <entry>=<since>/<holder> ...
 --
--- usual is how long deliveries took lately (ms; '-' = none has ended yet), since is a Unix time in ms, and holder the first eight digits of
--- the SHA-1 of the consumer's name. A delivery that was not extended before the first look is noted exactly, another one as shorter than it is.
--- Noted are the first ten entries, and of the others those that have been idle for an eighth of the visibility timeout, or for 1.8 s: a consumer
--- extends at a third of it, and each 5 s, so what ends soon costs no note. An entry that another consumer has claimed is a new delivery.
+-- usual is how long deliveries took lately (ms; '-' = none has ended yet). since is a Unix time in ms. holder is the
+-- first eight digits of the SHA-1 of the consumer's name. since is exact if the delivery was not extended before the
+-- first look, else too late. The first ten entries are stored, and the others once they have been idle for an eighth of
+-- the visibility timeout, or for 1.8 s. A consumer extends at a third of the timeout, after 4.5 s at the latest, so
+-- deliveries that end soon cost no note. An entry that another consumer has claimed is a new delivery.
 --
--- A lease that is shorter than the visibility timeout is idle from the start: leases has when it was given out. Those that end first are looked at.
+-- A lease that is shorter than the visibility timeout starts with an idle time. Its member of leases tells when it was
+-- given out. note_held looks at the leases that end first.
 local function note_held(calm, leases, stream, group, visibility, most)
   local field, now, given = 'held:' .. group, now_ms(), {}
   local ending = redis.pcall('ZRANGE', leases, 0, most - 1, 'WITHSCORES') -- another type has none
@@ -35,7 +37,7 @@ local function note_held(calm, leases, stream, group, visibility, most)
   end
   for _, ended in pairs(before) do
     local took = math.max(0, now - ended.since)
-    -- The mean of the last eight or so. One that took very long counts for little, so that it does not hide the next one.
+    -- A moving average of about eight deliveries. A very long one is capped, so that it does not hide the next one.
     usual = usual and usual + (math.min(took, 4 * usual + 1000) - usual) / 8 or took
   end
   local text = table.concat({usual and digits(math.floor(usual)) or '-', unpack(texts)}, ' ')

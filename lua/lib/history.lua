@@ -1,44 +1,47 @@
--- Shared by the scripts that change a message's state: what they tell of it in the history of its queue, if that keeps one.
+-- Shared by the scripts that change a message's state: records the changes in the history of the queue, if it keeps
+-- one.
 
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
 
--- What a call by an actor will tell, or nil: most and age, settings of the policy, do not say that a history is kept.
+-- Starts the record of a call by an actor. most and age are settings of the policy. Returns nil if most does not ask
+-- for a history.
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
   return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
 end
 
--- That of most scripts: nil, too, if the caller gave no key for a history. Who does, gives a last argument, too, which is taken away here: who
--- calls. A policy that cannot be read is none: nothing depends on a history.
+-- begin_story for most scripts. Returns nil, too, if the caller gave no history key. A caller that gives one also gives
+-- the actor as the last argument, which is removed here. A policy that cannot be read counts as empty: nothing depends
+-- on a history.
 local function story_of(policy, history, args)
   if not history then return nil end
   local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
   return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
 end
 
--- A text as a change tells it, in JSON.
+-- A text as a JSON literal, cut to MAX_TOLD_BYTES.
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
 end
 
--- Notes a change of state of a message: an event, and rest, the end of a JSON object of strings behind the ID.
+-- Records a change of state of a message. rest: the JSON text that follows the ID, up to the closing brace.
 local function note(story, event, id, rest)
   add_pair(story.changes, event, '{"id":' .. told_text(id) .. rest)
 end
 
--- Notes a change of state of a member of the schedule, a message or one of its retries; rest as above.
+-- Records a change of state of a schedule member, a message or one of its retries. rest: as in note.
 local function note_member(story, event, member, rest)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP)
   note(story, event, id or member, (group and group ~= '' and ',"group":' .. told_text(group) or '') .. rest)
 end
 
 local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other names are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
 
--- Notes a change of state by values as an entry, or a dead letter, has them; id is an entry ID, told under name; consumer and idle are what
--- holder said.
+-- Records a change of state from the values of an entry or a dead letter. id: an entry ID, recorded under name.
+-- consumer and idle: as holder returns them.
 local function note_values(story, event, name, id, values, consumer, idle)
   local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
@@ -52,8 +55,8 @@ local function note_values(story, event, name, id, values, consumer, idle)
   add_pair(story.changes, event, table.concat(told, ',') .. '}')
 end
 
--- The consumer that holds an entry, and ms since it was delivered, or last extended; '' and '' when it is not pending. To be asked before the
--- entry leaves the pending list. story.holders: what was pending before somebody claimed it.
+-- Returns the consumer that holds an entry, and the ms since it was delivered or last extended; '' and '' if it is not
+-- pending. It is called before the entry leaves the pending list. story.holders: the pending entries before a claim.
 local function holder(story, stream, group, entry)
   for _, held in ipairs(story.holders or redis.pcall('XPENDING', stream, group, entry, entry, 1)) do
     if held[1] == entry then return held[2], digits(held[3]) end
@@ -61,8 +64,9 @@ local function holder(story, stream, group, entry)
   return '', ''
 end
 
--- Writes down what was noted, as the last thing that a call does: nothing depends on it, and a refusal changes nothing else. What is older than
--- the policy says goes, a part at a time; all of it, when nothing happens for so long.
+-- Writes the recorded changes, as the last step of a call: nothing depends on them, and a refusal changes nothing else.
+-- Changes older than the policy allows are trimmed, a part at a time. The whole history expires when nothing happens
+-- for so long.
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do

@@ -1,5 +1,6 @@
--- Shared by the scripts that move messages with a key: of the messages with one key, one at a time is ready, pending, or a retry that waits.
--- The sorted set turns has a member for each that is in flight ('busy': its entry, or its retry), and behind these one for each that waits for its turn, by due time.
+-- Shared by the scripts that move messages with a key. Of the messages with one key, one at a time is in flight: ready,
+-- pending, or waiting for its retry. The sorted set turns has a 'busy' member for each message in flight, with its
+-- entry or retry. Behind these it has a 'wait' member for each message in line, by due time.
 
 local function in_flight(key, by)
   return key .. SEP .. 'busy' .. SEP .. by
@@ -9,17 +10,18 @@ local function in_line(key, due, member)
   return key .. SEP .. 'wait' .. SEP .. string.format('%016.0f', due) .. SEP .. member
 end
 
--- The place in line of a member of the schedule whose score says that it waits for its key; nil when it does not.
+-- The place in line of a schedule member, if its score says that it waits for its key; else nil.
 local function place_of(key, score, member)
   local at = key and score and parked_due(score)
   return at and in_line(key, at, member)
 end
 
--- Takes k.places out of k.turns: the messages were cancelled, moved or replaced. A place that stays is passed over, and cleared away by the sweep
--- of keys.
+-- Removes k.places from k.turns, because their messages were cancelled, moved or replaced. A place that remains is
+-- skipped, and removed by the sweep of keys.
 local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
 
--- What comes first of a key: 'busy' and the holder, or 'wait', its due time and the member; or nothing.
+-- The first member of a key in turns: 'busy' and the holder; or 'wait', the due time, the schedule member and the
+-- place; or nil.
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
@@ -28,8 +30,8 @@ local function first_of(turns, key)
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
 
--- Whether a member of the schedule that is due, at a number of ms, has to wait for its key: then it does from now on. An older one that waits goes
--- first. Or nil and the refusal when the keys cannot be read, or written.
+-- Whether a due member has to wait for its key; at: its due time in ms. If so, it is put in line. A message in line
+-- that was due earlier goes first. Returns nil and the error if the keys cannot be read or written.
 local function awaits_turn(q, key, member, at)
   local refused = redis.pcall('ZADD', q.turns, 'XX', 0, '') -- adds nothing
   if type(refused) == 'table' then return nil, refused.err end
@@ -43,7 +45,7 @@ local function awaits_turn(q, key, member, at)
   return true
 end
 
--- The key that a meta names, if any.
+-- The key in a message's meta, or nil.
 local function key_in(meta)
   if not meta or not string.find(meta, '"key"', 1, true) then return nil end
   local ok, fields = pcall(cjson.decode, meta)
@@ -51,8 +53,9 @@ local function key_in(meta)
   return type(key) == 'string' and is_group(key) and key or nil
 end
 
--- Notes in k.places the place that a member has, by its score; its key is in the hash meta. To be asked before it leaves, or moves. It reads a MiB
--- in a call, and one meta more; the sweep of keys clears the rest away. Returns how many bytes it read.
+-- Adds to k.places the place of a member, by its score and by the key in its meta. It is called before the member
+-- leaves, or moves. It reads 1 MiB in a call, and one meta more; the sweep of keys removes the other places. Returns
+-- how many bytes it read.
 local function note_place(k, meta, score, member)
   if not k.turns or not score or not parked_due(score) or (k.read or 0) >= MOST_BYTES then return 0 end
   local fields = redis.call('HGET', meta, member)
@@ -62,10 +65,10 @@ local function note_place(k, meta, score, member)
   return bytes
 end
 
-local MOST_PASSED = 100 -- of those in line that do not wait any more
+local MOST_PASSED = 100 -- places without a waiting message
 
--- Has the next message of a key go on, unless one is in flight; who was cancelled, or moved, is passed over. Returns its due time, or nil;
--- and whether so many were passed over that the rest is left.
+-- Makes the next message of a key due, unless one is in flight. Places of cancelled or moved messages are skipped.
+-- Returns the due time, or nil; and whether it stopped after MOST_PASSED skipped places.
 local function hand_over(due, turns, key)
   for _ = 1, MOST_PASSED do
     local kind, at, member, first = first_of(turns, key)
@@ -80,7 +83,8 @@ local function hand_over(due, turns, key)
   return nil, true
 end
 
--- Ends what holders were for keys, given as pairs of key and holder, and has the next ones go on. Returns the earliest due time of these, or nil.
+-- Ends the hold of holders, given as pairs of key and holder, and makes the next message of each key due. Returns the
+-- earliest due time of these, or nil.
 local function pass_on(due, turns, held)
   local soonest
   for i = 1, #held, 2 do redis.call('ZREM', turns, in_flight(held[i], held[i + 1])) end
@@ -91,31 +95,33 @@ local function pass_on(due, turns, held)
   return soonest
 end
 
--- Does so for k.held, and wakes the bridge.
+-- Calls pass_on for k.held, and wakes the bridge.
 local function pass_held(k)
   local at = pass_on(k.due, k.turns, k.held)
   if at and k.wake then wake_up(k.wake, at) end
 end
 
--- Notes the key of an entry that may leave a pending list. k: keys of the queue, by their names. To be asked before the first write.
+-- Records the key of an entry that may leave a pending list. k: the queue's keys, by name. It is called before the
+-- first write.
 local function note_key(k, entry, key)
   if not is_group(key) then return end
   if not k.turns then error({err = 'ERR entry ' .. entry .. ' has a key: this call needs the name of turns'}) end
   if not k.key_of then
-    redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing, and fails here if it must
+    redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing: a refusal ends the script here
     k.key_of, k.passes = {}, redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
   end
   k.key_of[entry] = key
 end
 
--- Has a retry keep the key of its entry, unless the policy says that the next message passes it.
+-- Lets a retry hold the key of its entry. Without always, it does not if the policy lets the next message overtake a
+-- retry.
 local function keep_key(k, entry, member, always)
   local key = k.key_of[entry]
   if key and (always or not k.passes) then redis.pcall('ZADD', k.turns, 0, in_flight(key, member)) end
 end
 
--- Has retries that come from elsewhere hold their keys here, too, unless another message does, or the policy says that the next message passes
--- a retry. k.retries: pairs of key and member.
+-- Lets imported retries hold their keys. It does not if another message holds the key, or the policy lets the next
+-- message overtake a retry. k.retries: pairs of key and member.
 local function hold_keys(k)
   if redis.call('HGET', k.policy, 'key_failure') == 'skip' then return end
   for i = 1, #k.retries, 2 do
@@ -126,7 +132,8 @@ local function hold_keys(k)
   end
 end
 
--- Takes the entries with a key out of a list of those that left a pending list. They are k.left then, if there are any.
+-- Moves the entries that have a key to k.left, and returns the others. left: entries that left a pending list. k.left
+-- stays nil if the call met no key.
 local function part_keyed(k, left)
   if not k.key_of then return left end
   local plain = {}
@@ -138,8 +145,8 @@ local function part_keyed(k, left)
   return plain
 end
 
--- Frees those of k.left that no group needs any more, and has the next messages of their keys go on. What this does not come to, or may not do, the
--- sweep of keys does.
+-- Frees the entries of k.left that no group needs, and makes the next messages of their keys due. The sweep of keys
+-- does what this call does not reach, or may not do.
 local function end_turns(k)
   local groups, left = groups_of(k.stream), k.left
   local most = room(groups)

@@ -1,7 +1,9 @@
--- Shared by the scripts that keep leases: entries which are to be done in less than the visibility timeout. They are idle from the start, so that
--- any reclaim finds them after their time. What is noted here beside that is when they were given out: an absence before then says nothing of them.
+-- Shared by the scripts that keep leases: entries to be done in less than the visibility timeout. They start with an
+-- idle time, so that any reclaim finds them in time. The zset leases also tells when they were given out: an absence
+-- before that does not extend them.
 
--- A member of leases: in how many ms the entry is to be done, the entry, the group. Its score is the end of that time.
+-- A member of leases: the ms in which the entry is to be done, the entry, and the group. Its score is the end of that
+-- time.
 local function lease_of(within, entry, group)
   return within .. SEP .. entry .. SEP .. group
 end
@@ -13,14 +15,16 @@ end
 
 local FORGOTTEN_AFTER, MOST_FORGOTTEN = 60000, 200
 
--- Forgets leases that ended a minute ago. A bridge forgets them within a second, but one of an older release knows none, and they would stay.
+-- Removes leases that ended a minute ago. A bridge removes them within a second, but bridges of older releases do not
+-- know them.
 local function forget_leases(leases, now)
   local ended = redis.pcall('ZRANGEBYSCORE', leases, '-inf', digits(now - FORGOTTEN_AFTER), 'LIMIT', 0, MOST_FORGOTTEN)
   if ended[1] then redis.pcall('ZREM', leases, unpack(ended)) end
 end
 
--- Notes when leases end, and wakes the bridge for the first one: others follow while it looks. A lease that cannot be noted ends as if it had been
--- given out a visibility timeout ago.
+-- Records when leases end. If there were none, it wakes the bridge, which then looks for later ones by itself. A lease
+-- that cannot be recorded is judged by its idle time alone, as if it had been given out a visibility timeout before its
+-- end.
 local function note_leases(leases, wake, within, entries, group, now)
   local args, ends = {}, digits(now + within)
   for _, entry in ipairs(entries) do add_pair(args, ends, lease_of(digits(within), entry, group)) end

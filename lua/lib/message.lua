@@ -1,18 +1,20 @@
--- Shared by scripts that take messages: their arguments as lists.
+-- Shared by the scripts that take messages: parses their arguments, and compares messages with known ones.
 
--- How a message is told to take the place of the one of its ID that is scheduled: always, or only with a later, or an earlier, due time.
+-- The values of dedup that let a message replace the scheduled one with its ID: always, or only with a later, or an
+-- earlier, due time.
 local REPLACES = {replace = true, later = true, earlier = true}
 
--- id, when, payload, meta, dedup of each message from args[4] on. Returns the IDs, their due times as numbers and as text, whether any ID is
--- to be compared with those that are known, the earliest due time, and whether any is to take another's place; nil when something does not
--- parse. Most messages of a call have the same delay.
+-- Parses id, when, payload, meta, dedup of each message, from args[4] on. Returns the IDs; the due times as numbers;
+-- the due times as text; whether any ID must be compared with known ones; the earliest due time; and whether any
+-- message may replace another one. Returns nil if an argument does not parse. Most messages of a call have the same
+-- delay, so the last due time is kept.
 local function read_messages(args, asked)
   local ids, at, text, compared, earliest, replacing, last, n = {}, {}, {}, false, math.huge, false, nil, 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- no retry is written over
+    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- it must not overwrite a retry
     if when == last then
       at[n], text[n] = at[n - 1], text[n - 1]
     else
@@ -32,30 +34,33 @@ local function read_messages(args, asked)
   return ids, at, text, compared, earliest, replacing
 end
 
--- Whether a message may take the place of one that is due at old, if there is any; known: its ID is, otherwise.
+-- Whether a message that is due at `at` may be taken. old: the due time of the scheduled message that it would replace.
+-- Without one, it is taken unless its ID is known otherwise.
 local function may_replace(dedup, at, old, known)
   if not old then return not known end
   old = parked_due(old) or old
   return not (dedup == 'later' and at <= old or dedup == 'earlier' and at >= old)
 end
 
--- Tells of a message that was taken, by its verdict; entry: of one that is ready.
+-- Records a message that was taken: as ready if it has an entry ID, else as scheduled if the verdict says so.
 local function note_taken(story, verdict, id, entry, due)
   if entry then note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
   elseif verdict > 0 then note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
 end
 
--- Puts a message straight into the stream, and returns its entry ID. False: it goes into the schedule, as what drain may bury, or have wait for its key, does; nil: its meta is malformed.
+-- Adds a message straight to the stream, and returns its entry ID. Returns nil if the meta is malformed. Returns false
+-- if the message must go into the schedule: it may end as a dead letter, it may have to wait for its key, or the stream
+-- refuses it.
 local function ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
   if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return values and false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
-  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- the first one does, and nothing was written
+  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- then the first entry was refused, and nothing is written
   return not refused and added
 end
 
--- The answer to a call that ran before: what it refused is known, and all the rest was taken.
+-- The reply to a repeated call: 0 for each message whose refusal is remembered, 3 for all others, which were taken.
 local function repeated_reply(seen, token, at)
   local reply = {}
   for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, 5 * n - 1)) and 0 or 3, at[n]) end
@@ -69,7 +74,7 @@ local function names_of(set)
   return names
 end
 
--- Takes out of the schedule what was to be replaced by a message that went straight into the stream. replaced: a set of IDs.
+-- Removes scheduled messages whose replacements went straight into the stream. replaced: a set of IDs.
 local function unschedule(due, payload, meta, replaced)
   local ids = names_of(replaced)
   if in_chunks('ZREM', due, ids) > 0 then
@@ -78,7 +83,8 @@ local function unschedule(due, payload, meta, replaced)
   end
 end
 
--- The due times of IDs that are scheduled, and the ends of the windows of those that are remembered, as text; false for the others.
+-- Two lists of text, with false for none: the due times of the IDs that are scheduled, and the ends of the dedup
+-- windows of those that are remembered.
 local function known_of(due, seen, ids)
   local scheduled, windows = {}, {}
   for first = 1, #ids, 1000 do

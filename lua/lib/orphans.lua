@@ -1,7 +1,7 @@
--- Shared by the scripts that look for hash fields without a member of the schedule.
+-- Shared by the scripts that look for orphans: hash fields without a member of the schedule.
 
--- Scans a hash from a cursor on, bucket by bucket, because the values of the next may be of any size, and calls found(field, bytes of its
--- value) for each orphan. Returns the next cursor, and how many fields it came to.
+-- Scans a hash from a cursor on, and calls found(field, bytes of its value) for each orphan. It scans bucket by bucket,
+-- because the next values may be of any size. Returns the next cursor, and how many fields were scanned.
 local function scan_orphans(due, fields, cursor, limit, found)
   local bytes, looked = 0, 0
   for _ = 1, limit do

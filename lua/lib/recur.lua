@@ -1,10 +1,11 @@
--- Shared by the scripts of recurrences: what is remembered of one, and what was planned of it.
+-- Shared by the scripts of recurrences: reads, changes and writes the plan of a recurrence.
 
--- What stands for version and times of a recurrence that was removed while something of its messages may be left.
+-- The version and the times in the plan of a recurrence that was removed while messages of it may be unfinished.
 local GONE = 'gone'
 
--- '<version> <times> <spans> <used> <recent>' as a table: of which spec it is, and of which times of one; which stretches of time are planned, the
--- last one the one that goes on; how many occurrences were; and of the newest, what stands behind '@' in their IDs.
+-- Parses a plan, '<version> <times> <spans> <used> <recent>', into a table. version and times stand for the spec and
+-- its times. spans are the planned stretches of time; planning goes on at the end of the last one. used is the number
+-- of planned occurrences. recent lists the newest occurrences, each by the part of its message ID after '@'.
 local function plan_of(text)
   local version, times, spans, used, recent = string.match(text or '', '^(%w+) (%w+) (%d+%-%d[%d,-]*) (%d+) ([^ ]*)$')
   local plan = {version = version, times = times, spans = {}, used = tonumber(used), recent = {}}
@@ -13,8 +14,9 @@ local function plan_of(text)
   return plan
 end
 
--- What tells the next state of all recurrences from any before, so that whoever remembers it reads all specs again; also where all was lost
--- since, and begins anew. Anybody may have counted it up, or written it.
+-- A new revision of the queue's recurrences. It differs from any earlier one, so that planners that remember an older
+-- one read all specs again. It is at least the clock in µs, so it also differs after all data was lost. Other clients
+-- may have increased or overwritten the stored value.
 local function next_revision(planned)
   local known, now, us = redis.call('HGET', planned, ''), now_ms()
   local n = known and #known <= 16 and string.find(known, '^%d+$') and tonumber(known) or 0
@@ -27,12 +29,13 @@ local function plan_text(plan)
   return plan.version .. ' ' .. plan.times .. ' ' .. table.concat(spans, ',') .. ' ' .. digits(plan.used) .. ' ' .. table.concat(plan.recent, ',', first)
 end
 
--- When an occurrence is, in Unix ms; 0 for what people have run.
+-- The time of an occurrence, in Unix ms; 0 for one that was run by hand.
 local function time_of(one)
   return string.find(one, '^%d+$') and tonumber(one) or 0
 end
 
--- Keeps of the recent ones those that are in the schedule, those that left it before their time, behind what is planned, and the last that left.
+-- Removes from plan.recent the occurrences that have left the schedule. It keeps the last of them, and those that left
+-- early: their time is after the planned spans.
 local function forget_left(due, name, plan)
   local kept, left = {}, nil
   for _, one in ipairs(plan.recent) do
@@ -42,9 +45,10 @@ local function forget_left(due, name, plan)
   plan.recent = kept
 end
 
--- Splits the recent ones: what is to be taken back, and what stays. Taken back is what was planned for later than from, and is in the schedule
--- for later. What people have run stays. Each stretch of time ends before what is taken back of it. The latest come first, 16 MiB and one
--- message more at most; and whether more is left: then the plan is still that of its spec, and may be gone on with.
+-- Splits the recent occurrences into those to take back and those that stay. An occurrence is taken back if both its
+-- planned time and its due time in the schedule are later than from. Occurrences run by hand stay. Each span is cut to
+-- end before the occurrences taken back. The latest are taken first, up to 16 MiB and one message more. Returns the IDs
+-- to take back, and whether more are left: then the plan still belongs to its spec, and the next call goes on.
 local function split_plan(due, payload, meta, name, plan, from)
   local found, back, taken, stay, spans, n, freed = {}, {}, {}, {}, {}, #plan.spans, 0
   for _, one in ipairs(plan.recent) do

@@ -1,21 +1,25 @@
--- Shared by scripts that can be repeated after a lost reply: what a call remembers of itself, in the zset of dedup windows.
+-- Shared by the scripts that can be repeated after a lost reply: a call's token and its refusals, in the zset of dedup
+-- windows.
 
--- Whether a token is none, or one whose traces cannot be taken for those of others: of another call, or of a dead letter that was restored.
+-- Whether a token is empty or valid. 'dead' and tokens with a separator are invalid: their members could be taken for
+-- those of a restored dead letter, or of another call.
 local function is_token(token)
   return token ~= 'dead' and not string.find(token, SEP, 1, true)
 end
 
--- Whether a call can be remembered so long under that token.
+-- Whether the token is valid, and token_ms is a whole number of at most 15 digits.
 local function is_call(token, token_ms)
   return string.find(token_ms, '^%d+$') and #token_ms <= 15 and is_token(token)
 end
 
--- What a call refused is remembered beside its token, so that a repeat refuses it again.
+-- The member that remembers a refused message of a call, so that a repeat of the call refuses it again. i: its
+-- argument's index.
 local function refusal(token, i)
   return SEP .. token .. SEP .. i
 end
 
--- Forgets a token and its refusals: all of them end at the same millisecond. Bounded: what is left ends with the window.
+-- Removes a token and its refusals; all of them end at the same millisecond. The work is bounded: what remains ends
+-- with the window.
 local function forget(seen, token)
   local ends, own, gone, at, bytes = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}, 0, 0
   while ends and bytes < MOST_BYTES and at < 2000 do
@@ -29,7 +33,7 @@ local function forget(seen, token)
   in_chunks('ZREM', seen, gone)
 end
 
--- Forgets what has ended, a few at most, without reading it: it may be of any size.
+-- Removes up to `most` ended members, without reading them: they may be of any size. Returns how many.
 local function forget_ended(seen, now, most)
   local ended = math.min(most, redis.call('ZCOUNT', seen, '-inf', digits(now)))
   if ended > 0 then redis.call('ZREMRANGEBYRANK', seen, 0, ended - 1) end

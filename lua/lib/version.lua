@@ -1,11 +1,12 @@
--- Shared by the scripts that tell versions of a message apart: what was scheduled under one ID, one after the other.
+-- Shared by the scripts that compare versions of a message: the messages that were scheduled under one ID, one after
+-- the other.
 
-local VERSION = SEP .. 'version ' -- what a version begins with, as an argument beside IDs
+local VERSION = SEP .. 'version ' -- begins a version, and tells it from an ID among arguments
 
 local MOST_COMPARED = 524288 -- bytes of meta; a message with more is malformed
 
--- What is scheduled under an ID: its due time, also while it waits for its key, the length of its payload, and its meta. '' when nothing is.
--- And how many bytes it read.
+-- The version of the message scheduled under an ID: its due time (also while it waits for its key), the length of its
+-- payload, and the length and SHA-1 of its meta. '' when nothing is scheduled. Second: how many bytes it read.
 local function version_of(due, payload, meta, id)
   local score = redis.call('ZSCORE', due, id)
   if not score then return '', 0 end

@@ -1,8 +1,9 @@
--- Shared by the scripts that take a message's retries out of the schedule, or move them: how they are found.
+-- Shared by the scripts that cancel or move the retries of a message: finds them in the schedule.
 
--- Looks at about limit members of the schedule, or 1 MiB of them, from a cursor on, for those that stand for one of the messages again, in the
--- group, or in any when it is ''. One by one, because how large a member is is known only when it is read. Returns the next cursor, '0' when
--- all were looked at, and a list of member, ID, group, score. weight: what one that was found adds to the bytes, or nil.
+-- Scans about limit members of the schedule, or 1 MiB of them, from a cursor on, for retries and redriven letters of
+-- the given messages. group: only those for this group; '' = for any. It scans one by one, because the size of a member
+-- is known only when it is read. Returns the next cursor ('0' = the scan is complete), and a flat list of member, ID,
+-- group, score. weight: a function that returns the bytes to add for a member that was found, or nil.
 local function waiting(due, cursor, limit, group, ids, weight)
   local found, wanted, looked, bytes = {}, {}, 0, 0
   for _, id in ipairs(ids) do wanted[id] = true end
