@@ -122,6 +122,8 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	})
 }
 
+// Foreign names in the heartbeats own nothing. Otherwise:
+//
 //  1. Somebody adds names of their own to the heartbeats.
 //  2. By the hash they own queues.
 //  3. Nobody drains these until they are overdue.

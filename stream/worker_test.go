@@ -366,6 +366,8 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	redistest.Want(t, "settlement", <-got, settled{"taken", "lost"})
 }
 
+// A repeat after a lost reply cannot tell the winner:
+//
 //  1. The acknowledgement is executed, its reply is lost.
 //  2. The repeat finds nothing pending: was it this worker's first try, or another consumer?
 func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {

@@ -7,9 +7,11 @@ import (
 	"time"
 )
 
+// A queue that leaves gives up its turn. It once did not:
+//
 //  1. Queues that need tidying take turns, 30 s apart.
 //  2. Bridges come and go, and each time the waiting queues move to other bridges.
-//  3. Their turns used to stay reserved, so later queues waited for queues that had long gone: 108 s instead of 10.
+//  3. Their turns stayed reserved, so later queues waited for queues that had long gone: 108 s instead of 10.
 func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newTurns(30 * time.Second)
