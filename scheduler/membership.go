@@ -117,7 +117,7 @@ func (m *membership) beat(ctx context.Context) error {
 	return nil
 }
 
-// leave removes this scheduler at the server, so that the others take over at once. Best effort.
+// leave removes this scheduler at the server, so that the others need not wait for its timeout. Best effort.
 func (m *membership) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
