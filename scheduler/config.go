@@ -74,8 +74,9 @@ type Config struct {
 	// WakeBlock is the longest wait of one blocked read. Default 5s, at least 100ms.
 	WakeBlock time.Duration
 	// SurveyInterval is the time between two surveys, of at most 250 queues each. Default 5s. It bounds the lateness
-	// when a producer adds no wake token. When a scheduler knows more than 250 queues, a survey takes at most 225 owned
-	// ones, in turn, and some of other schedulers. With more than 225 owned queues the interval shrinks, down to half.
+	// when a producer adds no wake token. With more than 250 known queues, a survey takes owned ones in turn, and at
+	// least 25 of other schedulers as far as there are any. With more than 225 owned queues the interval shrinks, down
+	// to half.
 	SurveyInterval time.Duration
 	// DiscoverInterval is the time between two steps of the SCAN for unregistered queues. Default 5s.
 	DiscoverInterval time.Duration

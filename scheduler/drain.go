@@ -14,8 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// drainSlack is the least gain for which a loop is woken: an earlier due time is served at the planned drain if it
-// precedes it by less.
+// drainSlack is the least time by which a new due time must precede the planned drain before the loop is woken for it.
 const drainSlack = 5 * time.Millisecond
 
 // drainer is the loop of one owned queue. It drains the due messages, then sleeps until the next due time, or until it

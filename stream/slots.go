@@ -24,7 +24,7 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// take waits for one free slot, and takes all free ones, but at most most; zero if ctx ended.
+// take waits for one free slot, and takes all free ones, but no more than most; zero if ctx ended.
 func (s *slots) take(ctx context.Context, most int) int {
 	s.mu.Lock()
 	s.waiting++

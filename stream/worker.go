@@ -31,7 +31,7 @@ const (
 	MaxConcurrency         = 10_000
 )
 
-// WorkerConfig configures a Worker. Client, Blocking, Queue, Group and Handler are required.
+// WorkerConfig configures a Worker. Client, Blocking, Group, Handler, and Queue or Queues are required.
 type WorkerConfig struct {
 	// Client sends everything except the blocking read. Whoever made it closes it.
 	Client rueidis.Client
@@ -70,7 +70,7 @@ type WorkerConfig struct {
 	// delay and the error. It is called like Settled.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit, when set, is called before each read and returns how many messages may be taken now, at most most. It
+	// Admit, when set, is called before each read and returns how many messages may be taken now, no more than most. It
 	// waits until that is at least one, and returns 0 when ctx ends. Messages that are not admitted stay ready for
 	// other workers, without counting an attempt. With several partitions or queues, several goroutines call it at
 	// once. Entries that this worker was given before its connection broke do not need its consent. An error counts as

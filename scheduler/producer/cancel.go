@@ -26,11 +26,11 @@ func setAside(err error) (waited, failed error) {
 // existed.
 //
 // A call whose reply was lost is repeated. If the message is gone by then, the error is ErrUncertain, because the first
-// try may have cancelled it. With lua.ErrNotDurable the answer holds. The error also reports a partition that may hold
-// the message, or the registry of partitions, that does not answer; true then means that another partition held the
-// message and cancelled it. Blocks like Schedule. One round trip asks all partitions; a queue with several takes a
-// second one when none of them has the message. The registry stays unchanged: a queue that nobody scheduled into stays
-// unknown.
+// try may have cancelled it. With lua.ErrNotDurable the answer holds. Any other error says which part did not answer: a
+// partition that may hold the message, or the registry of partitions; true beside it means that the message was
+// cancelled in another partition. Blocks like Schedule. One round trip asks all partitions; a queue with several takes
+// a second one when none of them has the message. The registry stays unchanged: a queue that nobody scheduled into
+// stays unknown.
 func (p *Producer) Cancel(ctx context.Context, queue, id string) (bool, error) {
 	done, err := p.cancel(ctx, queue, []string{id})
 	return len(done) == 1 && done[0], wrap("cancel", queue, id, err)

@@ -193,8 +193,9 @@ func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Recei
 
 // ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with
 // equal due times and without IDs keep their order within a partition. The error is set only if none was tried: an
-// illegal queue name, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is
-// not atomic; it goes out in calls of at most MaxCommit messages.
+// illegal queue name, more than lua.MaxBatch messages, a closed producer, a context that ended before, a durability
+// that the server cannot give, or an ExpiresIn without an answer from the server's clock. The batch is not atomic; it
+// goes out in calls of at most MaxCommit messages.
 func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
 	if len(ms) > lua.MaxBatch {
 		return nil, wrap("schedule", queue, "", lua.Invalid("batch", fmt.Sprint(len(ms)), "must be at most %d messages",

@@ -99,8 +99,8 @@ func (l *letterCounts) addOlder(older *letterCounts) {
 	}
 }
 
-// keep drops the oldest letters until at most most are left. Within the last segment it drops arbitrary ones, as if
-// they were the oldest.
+// keep drops the oldest letters until no more than most are left. Within the last segment it drops arbitrary ones, as
+// if they were the oldest.
 func (l *letterCounts) keep(most int64) {
 	for l.read > most {
 		oldest := l.segments[len(l.segments)-1]

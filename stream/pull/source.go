@@ -158,8 +158,8 @@ func (p *Puller) known(queue, group string) *source {
 	return p.sources[sourceKey{queue, group}]
 }
 
-// policyOf returns the policy by which a delivery is settled. A queue without receives here is read each time, and
-// neither kept nor registered: its name comes from a token, and may be made up.
+// policyOf returns the policy by which a delivery is settled. If nobody receives from the queue here, its policy is
+// read each time, and the queue is neither kept nor registered: its name comes from a token, and may be made up.
 func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Policy, error) {
 	s := p.known(queue, group)
 	if s == nil {

@@ -154,7 +154,7 @@ func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error)
 	return nil
 }
 
-// owed gives an entry as a record for a group, unless it is for another group, or could not be delivered.
+// owed yields an entry as a record for a group, unless it is for another group, or could not be delivered.
 func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record) error) error {
 	for _, f := range found.FieldValues {
 		if f.Field == lua.FieldFor && f.Value != "" && f.Value != group && group != "" {
