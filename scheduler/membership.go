@@ -26,7 +26,7 @@ type membership struct {
 	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
 	state   loop.Reporter
-	tell    observe.Series // nil = nobody listens
+	tell    observe.Series // nil = no observer
 	// joined is called after each good heartbeat. back: it is the first one, or the first after an error, a gap or a
 	// step of the clock.
 	joined func(ctx context.Context, live []string, back bool)

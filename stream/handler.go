@@ -43,7 +43,7 @@ func Delivered(e lua.Entry, queue string, partition int, group string) Message {
 		EntryID: e.EntryID, Due: e.Due, MaxAttempts: e.MaxAttempts, Expires: e.Expires, For: e.For, Error: e.Error,
 		Extra: e.Extra,
 	}
-	// Only dead letters have these fields by our own hand; on a delivery they are another program's.
+	// duestream sets these fields on dead letters only; on a delivery another program has set them.
 	m.addExtra(lua.FieldGroup, e.Group)
 	m.addExtra(lua.FieldReason, e.Reason)
 	m.addExtra(lua.FieldEntry, e.Entry)
@@ -78,15 +78,14 @@ func (m *Message) Lateness() time.Duration {
 //   - Snooze: delivered again after a delay, and no attempt is counted;
 //   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
 //
-// A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again,
-// and must not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be
-// ruled out, when the handler's time is over, when somebody cancels the message, and when the worker stops for good
-// (context.Cause tells: ErrLost, ErrUnreachable, ErrHandlerTimeout, ErrCancelled, ErrStopping).
+// A panic counts as an error with its stack. Messages are delivered at least once: a handler may see one again, and
+// must not rely on order. context.Cause tells why ctx was cancelled: ErrLost, ErrUnreachable, ErrHandlerTimeout,
+// ErrCancelled or ErrStopping.
 type Handler func(ctx context.Context, m *Message) error
 
 // Causes of a handler's cancelled context.
 var (
-	// ErrLost: the entry was reclaimed, so it is no longer this consumer's. The handler's result has no effect.
+	// ErrLost: the entry was reclaimed, or its body was deleted. The handler's result has no effect.
 	ErrLost = errors.New("delivery lost: the entry was reclaimed or its body deleted")
 	// ErrUnreachable: no extend has succeeded for a visibility timeout; another consumer may have the message now.
 	ErrUnreachable = errors.New("delivery may be lost: not extended for a whole visibility timeout")
@@ -138,8 +137,9 @@ func (e *release) Error() string { return e.err.Error() }
 func (e *release) Unwrap() error { return e.err }
 
 // Release returns an error with which the message is given back unchanged: it is delivered again at once, with the same
-// attempt. It is for a worker that is about to stop, and for work that the handler never began for reasons of its own.
-// A worker that keeps reading gets the message again at once, without end. A nil err is recorded as "released".
+// attempt. It is for a worker that is about to stop, and for work that could not begin for a reason outside the
+// message. A worker that keeps reading gets the message again at once, without end. A nil err is recorded as
+// "released".
 func Release(err error) error {
 	if err == nil {
 		err = errors.New("released")

@@ -339,7 +339,7 @@ func (q *Queue) reread(it *item) {
 	q.p.log.Debug("a recurrence has changed", slog.String("queue", q.name), slog.String("recurrence", it.name))
 }
 
-// overlapping restricts a decision to overlap skip: it plans one occurrence once nothing of the last one is unfinished.
+// overlapping applies overlap skip to a decision: it plans one occurrence once nothing of the last one is unfinished.
 // An occurrence whose time comes before that is left out. The zero value: there is nothing to do yet.
 func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.Time) (decision, error) {
 	latest, next := time.Time{}, time.Time{}

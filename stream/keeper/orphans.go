@@ -16,7 +16,7 @@ import (
 // Bounds of a sweep for orphans.
 const (
 	orphanConfirm    = time.Minute
-	orphanSteps      = 20  // per pass and hash; beyond that, all candidates are checked
+	orphanSteps      = 20  // per pass and hash, or more to check all candidates
 	orphanLimit      = 500 // candidates, and fields, per step
 	orphanBytes      = 1 << 20
 	orphanFreed      = 16 << 20                  // bytes of bodies that one call may delete, plus one body
