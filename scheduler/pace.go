@@ -20,7 +20,7 @@ type pace struct {
 	n       int
 }
 
-// limit returns how many members the next drain takes at most. Without samples it is half of what is configured.
+// limit returns the greatest number of members of the next drain. Without samples it is half of the configured limit.
 func (p *pace) limit() int {
 	if p.n == 0 {
 		return max(1, p.most/2)

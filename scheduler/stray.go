@@ -35,7 +35,7 @@ var ErrOccupied = lua.NewHinted("others with the same ID are in the partition th
 // messages to the partitions in which their IDs belong.
 type stray struct {
 	state   loop.Reporter
-	at      int64     // at which the next pass continues
+	at      int64     // rank at which the next pass continues
 	left    int64     // messages that stayed in the last complete pass
 	settled bool      // in that pass nothing else was there
 	raced   bool      // some messages changed while they were moved

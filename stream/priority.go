@@ -37,8 +37,7 @@ type order struct {
 	served float64  // of the line that was served last
 }
 
-// next returns the claim to serve. It returns nil, despite free slots, if the line whose turn it is is reading just
-// now.
+// next returns the claim to serve. It returns nil, despite free slots, if the line in turn is reading just now.
 func (o *order) next() *claim {
 	var best *claim
 	first := o.first()

@@ -2,7 +2,7 @@
 //
 // A Producer commits in groups: messages that arrive while a script call is in flight go out together in the next one.
 // A call whose reply was lost is repeated under a token, so that nothing is stored twice. A queue may have several
-// partitions. The ID of a message tells its partition, by each partition count that the queue ever had.
+// partitions. A message is in the partition of its key, or else of its ID, by some count that the queue ever had.
 //
 // Invariants:
 //   - a commit that is repeated after a lost reply stores each message once, and gives each the verdict of the first

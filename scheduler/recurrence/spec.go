@@ -188,7 +188,7 @@ func (s Spec) Equal(o Spec) bool {
 		s.Paused == o.Paused && s.Owner == o.Owner
 }
 
-// Location is the zone in which occurrences are shown.
+// Location returns the zone in which occurrences are shown.
 func (s *Schedule) Location() *time.Location { return s.zone }
 
 // Next returns the first occurrence after a point in time; false: there are no more. It ignores Count.
@@ -240,7 +240,7 @@ func (s *Schedule) LastUntil(after, until time.Time) (time.Time, bool) {
 	return time.UnixMilli(to).In(s.zone), true
 }
 
-// ID is the message ID of an occurrence.
+// ID returns the message ID of an occurrence.
 func (s Spec) ID(at time.Time) string { return s.Name + "@" + strconv.FormatInt(at.UnixMilli(), 10) }
 
 // Due returns the due time of an occurrence's message: the occurrence, plus with Jitter a delay that is a hash of its

@@ -38,7 +38,7 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 	defer stopOldest()
 	newest, stopNewest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", true))
 	defer stopNewest()
-	bytes, above := 0, time.Time{} // of the entry that the second walk passed last
+	bytes, above := 0, time.Time{} // time of the entry that the second walk passed last
 	for n := int64(0); len(open) > 0 && n < statsEntries && bytes < statsBytes; n++ {
 		head, err, more := oldest()
 		tail, failed, _ := newest()

@@ -31,7 +31,7 @@ const (
 const FreshLetter = 5 * time.Minute
 
 // QueueSample is a Watcher's view of a queue, over all its partitions: figures that cost the server next to nothing.
-// Where they are inexact, Stats is exact.
+// Stats is more exact.
 type QueueSample struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
