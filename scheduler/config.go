@@ -32,57 +32,62 @@ const (
 	maxDrain   = 10_000
 )
 
-// Config configures a Scheduler. The defaults together cost an idle scheduler less than two requests a second; all schedulers of
-// a prefix should use the same.
+// Config configures a Scheduler. All schedulers of a prefix should use the same values. With the defaults, an idle
+// scheduler sends less than two requests a second.
 type Config struct {
-	// Client is used for every call that does not block. Blocking is used for blocked reads only; make it with AlwaysPipelining,
-	// else a read is not interrupted when the assignment changes or Run ends. Both are required, and closed by whoever made them.
-	// rueidis pings each idle connection every Dialer.KeepAlive, one second unless set: give both clients a longer one.
+	// Client serves every call that does not block. Blocking serves blocked reads only: make it with AlwaysPipelining,
+	// else a read is not interrupted when the assignment changes or Run ends. Both are required; whoever made them
+	// closes them. rueidis pings each idle connection every Dialer.KeepAlive, by default one second: give both clients
+	// a longer one.
 	Client, Blocking rueidis.Client
 	// Prefix starts every key. Default lua.DefaultPrefix.
 	Prefix string
-	// Logger is told of each change of state once. Default: discard.
+	// Logger gets one line per change of state. Default: discard.
 	Logger *slog.Logger
-	// Identity is what others see of this scheduler: who it is, where it runs, which version. Each scheduler needs one of its
-	// own, new at each start. Default: lua.NewIdentity of this process.
+	// Identity names this scheduler to the others, with its host, process and version. Each scheduler needs its own,
+	// new at each start. Default: lua.NewIdentity of this process.
 	Identity lua.Identity
-	// Notice is called when an owned queue was seen with entries, and when something was drained into any queue. It is called
-	// from many goroutines and must not block. Default: nothing. Here and below each partition of a queue counts as a queue of
-	// its own, by the name that lua.PartitionName gives it.
+	// Notice is called for an owned queue when the survey finds entries in its stream or a wake token arrives, and for
+	// any queue when a drain moved something. It is called from many goroutines and must not block. Default: no call.
+	// Here and below each partition counts as a queue of its own, named by lua.PartitionName.
 	Notice func(queue string)
-	// Turns is called when an owned queue was seen to hold messages with keys, and nothing that Busy is called for. As Busy.
-	Turns func(queue string)
-	// Untidy is called when an owned queue was seen without entries, but with bodies without a member, or dedup windows. As
+	// Turns is called for an owned queue that has messages with keys, and no entries that Notice reports. Otherwise as
 	// Notice.
+	Turns func(queue string)
+	// Untidy is called for an owned queue for which neither Notice nor Turns is called, but that has bodies without a
+	// member, dedup windows, notes of reclaims, or leases. Otherwise as Notice.
 	Untidy func(queue string)
-	// Owned is called with all owned queues when they change, in order, by one goroutine at a time; it must not block. Default:
-	// nothing.
+	// Owned gets all owned queues, sorted, when they change. One goroutine calls it at a time; it must not block.
+	// Default: no call.
 	Owned func(queues []string)
 
-	// Observer is told what is drained, and how late. A drain then asks for the time and the head of the schedule as well, in the
-	// same round trip. Nil: nobody is told.
+	// Observer gets the count of drained messages and their lateness. With one, a drain also asks for the time and the
+	// head of the schedule, in the same round trip. Default: nil, no observer.
 	Observer observe.Observer
 
-	// HeartbeatInterval is how often the scheduler says that it lives. Default 1s. One request each.
+	// HeartbeatInterval is the time between two heartbeats. Default 1s. One request each.
 	HeartbeatInterval time.Duration
-	// HeartbeatTimeout is after how long without a heartbeat a scheduler is gone; its queues are taken over one interval later at
-	// most, with the defaults within 3s. Default 2s; at least twice the interval. Too low: queues move to and fro. Too high: a
-	// dead scheduler's queues are late by so much.
+	// HeartbeatTimeout is how long a scheduler may go without a heartbeat before it counts as gone. The others take
+	// over its queues at most one interval later; with the defaults within 3s. Default 2s; at least twice the interval.
+	// Too low: queues move to and fro. Too high: the queues of a dead scheduler are late for that long.
 	HeartbeatTimeout time.Duration
-	// WakeBlock is how long one blocked read waits. Default 5s, at least 100ms.
+	// WakeBlock is the longest wait of one blocked read. Default 5s, at least 100ms.
 	WakeBlock time.Duration
-	// SurveyInterval is how often up to 250 queues are looked at. Default 5s. It is the ceiling on lateness when a producer adds
-	// no wake token. With more queues a scheduler looks at those it owns, in turn and up to twice as often when they are more
-	// than 225, and at a few others.
+	// SurveyInterval is the time between two surveys, of at most 250 queues each. Default 5s. It bounds the lateness
+	// when a producer adds no wake token. With more than 250 known queues, a survey takes owned ones in turn, and at
+	// least 25 of other schedulers as far as there are any. With more than 225 owned queues the interval shrinks, down
+	// to half.
 	SurveyInterval time.Duration
-	// DiscoverInterval is how often one step of SCAN looks for queues that nobody registered. Default 5s.
+	// DiscoverInterval is the time between two steps of the SCAN for unregistered queues. Default 5s.
 	DiscoverInterval time.Duration
-	// RegistryInterval is how often the list of queues is read without being told to. Default 15s.
+	// RegistryInterval is the longest time between two reads of the list of queues; a token of the shared wake stream
+	// causes one at once. Default 15s.
 	RegistryInterval time.Duration
-	// Overdue is from which lateness on a queue is drained by a scheduler that does not own it. Default 5s.
+	// Overdue is the lateness from which any scheduler drains a queue, also one that it does not own. Default 5s.
 	Overdue time.Duration
-	// DrainLimit and DrainMaxBytes bound one drain: members (default 1,000, at most 10,000), bytes (default 512 KiB; one member
-	// always goes). A loop takes fewer members when its last drains say that more would hold the server for longer than 2 ms.
+	// DrainLimit and DrainMaxBytes bound one drain: members (default 1,000, at most 10,000), bytes (default 512 KiB;
+	// one member always goes). A loop takes fewer members when by its last drains more would hold the server for over 2
+	// ms.
 	DrainLimit, DrainMaxBytes int
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// unregistering is a client whose calls of the script register do not arrive while broken is set.
+// unregistering is a client whose calls of the script register fail while broken is set.
 type unregistering struct {
 	rueidis.Client
 	sha    string
@@ -33,9 +33,9 @@ func (c unregistering) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Re
 
 func (unregistering) Mode() rueidis.ClientMode { return rueidis.ClientModeStandalone }
 
-// A bridge found a queue that nobody had registered, drained it, and died before it could register it. The queue had no schedule
-// any more by which the next bridge could find it: what it held was never freed or reclaimed. So it is not served before it is
-// registered, and not forgotten either.
+// A bridge found an unregistered queue, drained it, and died before it could register it. The queue had no schedule any
+// more, so no other bridge could find it: its entries were never freed or reclaimed. So a queue is registered before it
+// is served, and is kept until then.
 func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -67,8 +67,8 @@ func TestQueueIsRegisteredBeforeItIsServed(t *testing.T) {
 	}
 }
 
-// Bridges remember queues, and register again what the registry forgot: that brought a deleted queue back within a second. One
-// with keys they do register again.
+// Bridges register again the queues that the registry lost. That used to bring a deleted queue back within a second.
+// They must still do so for a queue with keys.
 func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -81,7 +81,7 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 		return sched.Status().Queues == 2,
 			"the bridge does not know both"
 	})
-	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted") // first: a registry without it was lost
+	queuetest.Do(t, c, "HSET", queues, lua.RegistryDeleted, "deleted") // first: a registry without this field was lost
 	queuetest.Do(t, c, "HDEL", queues, "deleted", "kept")
 	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "queues", "1")
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {

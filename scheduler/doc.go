@@ -1,15 +1,14 @@
-// Package scheduler is a bridge's side of the schedule: it moves each message into its stream the moment it is due.
+// Package scheduler drains the schedule in a bridge: it moves each message into its stream when it is due.
 //
-// A Scheduler keeps one loop per partition that it owns; a loop sleeps until the next due time, or until it is woken because an
-// earlier one appeared. Schedulers are equal and keep no state; rendezvous hashing over those that live decides who owns which
-// partition, and overlap is harmless. A survey looks at all partitions now and then, also at those of others, and a discovery
-// looks for queues that nobody registered. Messages get into the schedule by package producer, or by any client that speaks the
-// protocol.
+// A Scheduler runs one loop per partition that it owns. A loop sleeps until the next due time, or until a wake token
+// announces an earlier one. Schedulers are equal and keep no state; rendezvous hashing over the live ones assigns each
+// partition an owner. Two schedulers that drain one partition do no harm. A survey checks all partitions at intervals,
+// also those of other schedulers. A discovery finds queues that nobody registered. Package producer puts messages into
+// the schedule, and so does any client of the protocol.
 //
 // Invariants:
-//   - nothing is polled: a message is drained at its due time, also when it became the earliest while the loop slept
-//     (TestDrainsOnTime,
-//     TestEarlierMessageWakesTheLoop);
+//   - nothing is polled: a message is drained at its due time, also when it was added while the loop slept
+//     (TestDrainsOnTime, TestEarlierMessageWakesTheLoop);
 //   - a queue that fails stops no other (TestFailingQueueStopsNoOther);
 //   - a message that has been overdue for long is drained by any scheduler (TestOverdueQueueIsDrainedByAnyone);
 //   - a scheduler that cannot heartbeat keeps its queues (TestOutageKeepsTheAssignment);

@@ -14,25 +14,25 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// drainSlack: a due time that is earlier than a loop's next one by less than this is not worth a wake.
+// drainSlack is the least time by which a new due time must precede the planned drain before the loop is woken for it.
 const drainSlack = 5 * time.Millisecond
 
-// drainer is the loop of one owned queue: it drains what is due, sleeps until the next due time, and is poked when there is an
-// earlier one.
+// drainer is the loop of one owned queue. It drains the due messages, then sleeps until the next due time, or until it
+// is poked because an earlier one appeared.
 type drainer struct {
 	drain  func(context.Context) (lua.Drained, error)
 	state  *loop.Reporter
-	bury   *loop.Reporter // whether the stream of dead letters takes entries; the queue goes on when it does not
+	bury   *loop.Reporter // whether the stream of dead letters takes entries; if not, the queue goes on
 	poked  chan struct{}
 	cancel context.CancelFunc
 
 	mu   sync.Mutex
-	next time.Time // when it drains again; in the past while it does
-	head time.Time // local: when the oldest overdue message was due, as the survey saw it; zero = none is
+	next time.Time // of the next drain; in the past while one runs
+	head time.Time // local due time of the oldest overdue message, by the last survey; zero = none is overdue
 
 	wrongType bool          // the last drain failed because a key is of another type
-	held      bool          // the last drain found messages that are due, and that the policy holds back
-	noRoom    time.Duration // of the loop: how long it last waited for room under the ready limit; zero = it did not
+	held      bool          // the last drain found due messages that the policy holds back
+	noRoom    time.Duration // used by the loop alone: its last wait for room under the ready limit; zero = none
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {
@@ -52,7 +52,7 @@ func (d *drainer) retry() {
 	loop.Poke(d.poked)
 }
 
-// sleepsBeyond says whether the loop will drain later than in wait from now.
+// sleepsBeyond reports whether the next drain is later than wait from now, by more than drainSlack.
 func (d *drainer) sleepsBeyond(wait time.Duration) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -83,11 +83,11 @@ func (d *drainer) sleep(wait time.Duration) {
 	d.next = time.Now().Add(wait)
 }
 
-// untilPoked is how long a loop sleeps that has nothing scheduled.
+// untilPoked is the sleep of a loop whose queue has nothing scheduled.
 const untilPoked = 1000 * time.Hour
 
-// settle drains until nothing more is due, and returns how long to sleep. Due times are whole milliseconds, so messages that
-// are due within the same one are drained together.
+// settle drains until nothing more is due, and returns how long to sleep. Due times are whole milliseconds: messages of
+// the same millisecond are drained together.
 func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 	for {
 		drained, err := d.drain(ctx)
@@ -116,11 +116,11 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 	}
 }
 
-// longestNoRoom is how long a loop sleeps at most before it looks again whether there is room under a ready limit.
+// longestNoRoom is the longest sleep between two checks for room under a ready limit.
 const longestNoRoom = time.Second
 
-// patience is how long to sleep until more may become ready. Nobody tells when a ready limit has room: while there is none the
-// looks become rarer.
+// patience returns how long to sleep until more may become ready. No token announces room under a ready limit: while
+// there is none, the sleeps double, up to longestNoRoom.
 func (d *drainer) patience(drained lua.Drained) time.Duration {
 	if drained.Held != lua.HeldByReadyLimit {
 		d.noRoom = 0
@@ -133,8 +133,8 @@ func (d *drainer) patience(drained lua.Drained) time.Duration {
 	return d.noRoom
 }
 
-// reportBuried says once that the stream of dead letters refuses entries, and once that it takes them again. Only a dead letter
-// that it took shows that.
+// reportBuried logs once that the stream of dead letters refuses entries, and once that it accepts them again. Only a
+// dead letter that was added proves that it accepts them.
 func (d *drainer) reportBuried(drained lua.Drained) {
 	switch {
 	case drained.DeadRefusal != "":

@@ -17,7 +17,8 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// script runs a loop whose drains answer as told, in a bubble with a clock of its own. Each answer says when it was asked for.
+// script runs a loop with scripted drains, in a bubble with a fake clock. Each answer is logged with the time of its
+// drain.
 func script(t *testing.T, test func(d *drainer, log *lines, passed func() time.Duration),
 	answers ...func() (lua.Drained, error)) {
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestLoopBacksOffAndReportsChangesOnce(t *testing.T) {
 	script(t, func(d *drainer, log *lines, passed func() time.Duration) {
 		expect(t, passed, 0)
 		synctest.Wait()
-		d.poke() // tokens do not hurry a queue that fails
+		d.poke() // tokens do not hurry a failing queue
 		last := time.Duration(0)
 		for range 20 {
 			at := passed()
@@ -141,7 +142,7 @@ func TestDrainIsBoundedAndNoticed(t *testing.T) {
 		t.Errorf("third: %+v, %v; %d notices", d, err, len(noticed))
 	}
 	queuetest.Do(t, c, "DEL", k.Stream)
-	queuetest.Do(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // no ID is left after this
+	queuetest.Do(t, c, "XADD", k.Stream, "18446744073709551615-18446744073709551615", "k", "v") // none is left after it
 	queuetest.Do(t, c, "ZADD", k.Due, "1", "a")
 	if d, err := sch.Drain(t.Context(), queue); !errors.Is(err, ErrRefused) || d.Moved != 0 {
 		t.Errorf("a stream that refuses: %+v, %v", d, err)
@@ -191,7 +192,7 @@ func TestEarlierMessageWakesTheLoop(t *testing.T) {
 	if _, err := p.Schedule(t.Context(), queue, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // a new queue is known by the shared token
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // the shared token announces a new queue
 		l := b.loop(queue)
 		return l != nil && l.sleepsBeyond(30*time.Minute) && !l.sleepsBeyond(2*time.Hour), "the loop does not sleep for an hour"
 	})
@@ -217,7 +218,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 	c, prefix := s.Client(t), s.Prefix(t)
 	b := start(t, s, prefix, func(c *Config) { c.SurveyInterval = 100 * time.Millisecond })
 	p := newProducer(t, c, prefix)
-	// One queue whose stream is something else, one whose wake stream is, one whose stream takes no entries, and a good one.
+	// Queues whose stream has a wrong type, whose wake stream has one, whose stream takes no entries, and a good one.
 	bad, mute, full, good := "bad", "mute", "full", "good"
 	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, mute).Wake, "x")
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, full).Stream, "18446744073709551615-18446744073709551615", "k", "v")
@@ -226,7 +227,7 @@ func TestFailingQueueStopsNoOther(t *testing.T) {
 		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
 		queuetest.Do(t, c, "HSETNX", lua.NewGlobals(prefix).Queues, queue, "1")
 	}
-	// its token makes the registry known
+	// its token makes the bridge read the registry
 	if _, err := p.Schedule(t.Context(), good, producer.Message{Delay: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +309,8 @@ func BenchmarkDrain(b *testing.B) {
 	b.ReportMetric(float64(moved)/b.Elapsed().Seconds(), "messages/s")
 }
 
-// A stream of dead letters that refuses once stopped the whole queue. The loop goes on with the rest, and says it once.
+// A stream of dead letters that refuses entries used to stop the whole queue. Now the loop goes on with the rest, and
+// logs it once.
 func TestLoopGoesOnWhileDeadLettersAreRefused(t *testing.T) {
 	refused := func(moved, buried int, refusal string, wait time.Duration) func() (lua.Drained, error) {
 		return func() (lua.Drained, error) {

@@ -15,7 +15,7 @@ func holdsBack(by string, moved int, wait time.Duration) func() (lua.Drained, er
 	return func() (lua.Drained, error) { return lua.Drained{Moved: moved, Wait: wait, Held: by}, nil }
 }
 
-// A loop sleeps until the next token of a rate comes, exactly.
+// A loop sleeps exactly until the next token of a rate.
 func TestLoopSleepsUntilTheNextToken(t *testing.T) {
 	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
 		expect(t, passed, 0, 2*time.Millisecond, 4*time.Millisecond, time.Hour+4*time.Millisecond, -1)
@@ -23,7 +23,8 @@ func TestLoopSleepsUntilTheNextToken(t *testing.T) {
 		holdsBack(lua.HeldByRate, 1, time.Hour), says(1, -1))
 }
 
-// While there is no room under a ready limit a loop looks ever more rarely, down to four times a second; with room, soon again.
+// Without room under a ready limit the checks become rarer, down to four a second; once there is room, they are
+// frequent again.
 func TestLoopLooksForRoomEverMoreRarely(t *testing.T) {
 	const ms = time.Millisecond
 	none := holdsBack(lua.HeldByReadyLimit, 0, 5*ms)
@@ -32,7 +33,7 @@ func TestLoopLooksForRoomEverMoreRarely(t *testing.T) {
 	}, none, none, none, none, none, none, none, none, none, holdsBack(lua.HeldByReadyLimit, 3, 5*ms), says(1, -1))
 }
 
-// What a rate holds back is overdue and nobody's fault: a bridge that serves it is ready.
+// A message that a rate holds back is overdue on purpose: a bridge that serves it is ready.
 func TestMessagesHeldBackMakeNoBridgeUnready(t *testing.T) {
 	script(t, func(d *drainer, _ *lines, passed func() time.Duration) {
 		d.sawHead(time.Hour)
@@ -54,7 +55,7 @@ func TestMessagesHeldBackMakeNoBridgeUnready(t *testing.T) {
 	}, holdsBack(lua.HeldByRate, 1, time.Hour), says(1, -1))
 }
 
-// The lateness of a drain leaves out what a ready limit had messages wait.
+// The lateness of a drain excludes the time for which a ready limit held messages.
 func TestLatenessLeavesOutWhatAReadyLimitHeld(t *testing.T) {
 	began := time.Now()
 	var l limitedSince
@@ -71,8 +72,8 @@ func TestLatenessLeavesOutWhatAReadyLimitHeld(t *testing.T) {
 	}
 }
 
-// A bridge that does not own a queue drains it, too, while its rate holds messages back: when the owner hangs or dies, nothing of
-// the rate is lost.
+// A bridge that does not own a queue also drains it while its rate holds messages back: if the owner hangs or dies,
+// none of the rate is lost.
 func TestOthersStandByWhileARateHoldsMessagesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -9,17 +9,19 @@ import (
 	"time"
 )
 
-// What makes a bridge unwell.
+// Thresholds at which a bridge reports itself unwell.
 const (
-	// HungAfter is after how long without a turn of its heartbeat a scheduler hangs: a turn ends within 6 s, whatever Redis does.
+	// HungAfter is the longest time between two rounds of the heartbeat loop before the scheduler counts as hung. A
+	// round ends within 6 s, whatever Redis does.
 	HungAfter = 30 * time.Second
-	// GoneAfter is how old the last good heartbeat may be.
+	// GoneAfter is the greatest age of the last good heartbeat.
 	GoneAfter = 5 * time.Second
-	// LateAfter is by how much the oldest message of a partition may be overdue: its loop, the survey and a takeover need less.
+	// LateAfter is the greatest lateness of a partition's oldest message. Its loop, the survey and a takeover are all
+	// quicker.
 	LateAfter = 10 * time.Second
 )
 
-// Late is a partition that this scheduler owns, and does not drain on time.
+// Late is a partition that this scheduler owns but does not drain on time.
 type Late struct {
 	Partition string        `json:"partition"`
 	By        time.Duration `json:"-"`                 // how late its oldest message is; 0 = nobody has seen
@@ -39,12 +41,12 @@ func (l Late) String() string {
 	return l.Partition + " (" + strings.Join(parts, "; ") + ")"
 }
 
-// sawHead notes how late the oldest message is by now.
+// sawHead notes how late the oldest message is now.
 func (d *drainer) sawHead(late time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.head = time.Time{}
-	if late > 0 && !d.held { // what the policy holds back is overdue, and nobody's fault
+	if late > 0 && !d.held { // a message that the policy holds back is overdue on purpose
 		d.head = time.Now().Add(-late)
 	}
 }
@@ -63,7 +65,7 @@ func (d *drainer) sawType(wrong bool) {
 	d.wrongType = wrong
 }
 
-// late says whether the partition is not drained on time.
+// late reports whether the partition is not drained on time.
 func (d *drainer) late(partition string, now time.Time) (Late, bool) {
 	d.mu.Lock()
 	head, wrongType := d.head, d.wrongType
@@ -75,7 +77,7 @@ func (d *drainer) late(partition string, now time.Time) (Late, bool) {
 	return l, l.By > 0 || l.Failing != ""
 }
 
-// lateOnes returns the owned partitions that are not drained on time, the latest first.
+// lateOnes returns the owned partitions that are not drained on time, the most overdue first.
 func lateOnes(owned map[string]*drainer) (all []Late) {
 	now := time.Now()
 	for partition, d := range owned {
@@ -89,7 +91,8 @@ func lateOnes(owned map[string]*drainer) (all []Late) {
 	return all
 }
 
-// Alive returns why the bridge must be started anew: it hangs. An outage of Redis, which it waits for, is no reason.
+// Alive returns an error if the bridge hangs and must be restarted. An outage of Redis is no error: the bridge waits
+// for its end.
 func (s Status) Alive() error {
 	if turned := time.Since(s.Turned); !s.Turned.IsZero() && turned > HungAfter {
 		return fmt.Errorf("the heartbeat has not come round for %s: the bridge hangs", turned.Round(time.Second))
@@ -100,8 +103,8 @@ func (s Status) Alive() error {
 // mostLate is how many late partitions an error names.
 const mostLate = 10
 
-// Ready returns why the bridge does not do its work now: it hangs, Redis does not answer its heartbeats, or partitions are late,
-// which it names. One of which a key is of another type is none of these: see Broken.
+// Ready returns an error if the bridge cannot do its work now: it hangs, Redis does not answer its heartbeats, or
+// partitions are late; the error names them. It leaves out partitions with a key of the wrong type: see Broken.
 func (s Status) Ready() error {
 	errs := []error{s.Alive()}
 	switch age := time.Since(s.LastHeartbeat); {
@@ -113,8 +116,8 @@ func (s Status) Ready() error {
 	return errors.Join(append(errs, s.name(false))...)
 }
 
-// Broken names the partitions that no bridge can serve, because a key of theirs is of another type. That is no fault of the
-// bridge: started anew, it serves this queue no better, and meanwhile no others.
+// Broken names the partitions that no bridge can serve because one of their keys has the wrong type. It is no reason
+// for a restart: that would not mend these partitions, and would interrupt the others.
 func (s Status) Broken() error { return s.name(true) }
 
 func (s Status) name(wrongType bool) error {

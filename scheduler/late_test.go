@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A bridge is ready when it heartbeats and drains on time, and says which partition it does not.
+// A bridge is ready if it heartbeats and drains on time; otherwise it names the late partition.
 func TestStatusSaysWhatIsLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -23,7 +23,7 @@ func TestStatusSaysWhatIsLate(t *testing.T) {
 		var log queuetest.LogBook
 		state := &loop.Reporter{Log: log.Logger(), Activity: "drain"}
 		d := newDrainer(func(context.Context) (lua.Drained, error) { return drained, fails }, state, nil)
-		time.Sleep(time.Hour) // of the bubble: an overdue time is not before the beginning of all times
+		time.Sleep(time.Hour) // of the bubble: keeps overdue times after the zero time
 		says := func(what, want string) {
 			t.Helper()
 			s := Status{LastHeartbeat: time.Now(), Turned: time.Now(), Late: lateOnes(map[string]*drainer{"emails/1": d})}
@@ -81,8 +81,8 @@ func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A queue of which a key has another type made the whole bridge unready: who restarts it for that, or keeps an upgrade waiting,
-// has all queues stand still. It is named, and no other, until it drains.
+// A queue with a key of another type used to make the whole bridge unready. A supervisor that restarts it for that, or
+// delays an upgrade, stops all queues. Now only the broken queue is named, until it drains.
 func TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// seriesOf returns where the drains of a partition are told; nil without an observer.
+// seriesOf returns the series to which the drains of a partition are reported; nil without an observer.
 func (s *Scheduler) seriesOf(partition string) observe.Series {
 	if s.cfg.Observer == nil {
 		return nil
@@ -16,7 +16,7 @@ func (s *Scheduler) seriesOf(partition string) observe.Series {
 	return s.cfg.Observer.Of(observe.Bridge, queue, "")
 }
 
-// tellDrained tells what a drain did. Each message counts as late as the oldest one.
+// tellDrained reports a drain to the observer. Each message counts as late as the oldest one.
 func tellDrained(tell observe.Series, drained lua.Drained) {
 	if tell == nil {
 		return
@@ -29,11 +29,11 @@ func tellDrained(tell observe.Series, drained lua.Drained) {
 	}
 }
 
-// limitedSince is when a loop last saw that the ready limit held messages back; zero = it did not at the last look.
+// limitedSince is the time of the last drain, if the ready limit held messages back then; else zero.
 type limitedSince struct{ at time.Time }
 
-// leaveOut takes from the lateness of a drain what a ready limit had messages wait, as far as this loop saw it: the rest is
-// since the look before.
+// leaveOut removes from the lateness of a drain the time for which a ready limit held the messages, as far as this loop
+// saw it. The remainder begins at the last drain.
 func (l *limitedSince) leaveOut(drained *lua.Drained, began time.Time) {
 	limited := drained.Held == lua.HeldByReadyLimit
 	switch {

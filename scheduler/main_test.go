@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 
 func forBlocking(o *rueidis.ClientOption) { o.AlwaysPipelining = true }
 
-// dialer is a server, or a proxy before one.
+// dialer is a server, or a proxy in front of one.
 type dialer interface {
 	Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client
 }
@@ -41,7 +41,7 @@ func newProducer(t *testing.T, client rueidis.Client, prefix string, change ...f
 	return p
 }
 
-// running is a scheduler whose Run goes on until stop or the end of the test.
+// running is a scheduler whose Run continues until stop or the end of the test.
 type running struct {
 	*Scheduler
 	stop func()
@@ -78,15 +78,15 @@ func start(t *testing.T, d dialer, prefix string, change ...func(*Config)) runni
 	return running{s, stop, log}
 }
 
-// owns says whether a queue, or the partition of this name, is drained by this scheduler.
+// owns reports whether this scheduler drains a queue or partition.
 func (r running) owns(queue string) bool { return r.loop(queue) != nil }
 
-// healthy says whether the last heartbeat is recent enough for the others to count on this scheduler.
+// healthy reports whether the last heartbeat is recent enough for the others to count on this scheduler.
 func (r running) healthy() bool {
 	return time.Since(r.Status().LastHeartbeat) < r.cfg.HeartbeatTimeout
 }
 
-// seldom switches off what could hide that something else does not work.
+// seldom slows down loops that could hide that something else does not work.
 func seldom(c *Config) {
 	c.SurveyInterval, c.DiscoverInterval, c.RegistryInterval = time.Hour, time.Hour, time.Hour
 }

@@ -19,16 +19,16 @@ const (
 	leaveTimeout = time.Second
 )
 
-// membership says that this scheduler lives and learns which others do.
+// membership sends the heartbeats of this scheduler, and learns from the replies which others live.
 type membership struct {
 	client  rueidis.Client
 	globals lua.Globals
 	id      string // the identity of this scheduler, as others see it
 	timeout time.Duration
 	state   loop.Reporter
-	tell    observe.Series // nil = nobody listens
-	// joined is called after each good heartbeat; back: it is the first, or the first after an error, a gap or a step of the
-	// clock.
+	tell    observe.Series // nil = no observer
+	// joined is called after each good heartbeat. back: it is the first one, or the first after an error, a gap or a
+	// step of the clock.
 	joined func(ctx context.Context, live []string, back bool)
 
 	// Of the heartbeat's goroutine.
@@ -36,9 +36,9 @@ type membership struct {
 	answered bool // the last heartbeat succeeded
 
 	mu       sync.Mutex
-	good     heartbeat     // the last good one, for other goroutines
+	good     heartbeat     // the last good one, read by other goroutines
 	turned   time.Time     // when the last one ended, good or not
-	quickest time.Duration // how long a heartbeat takes at least, of those lately
+	quickest time.Duration // a recent minimum of the time that a heartbeat takes
 }
 
 // heartbeat is a good heartbeat: the server's clock was read between sent and received.
@@ -47,7 +47,7 @@ type heartbeat struct {
 	server         time.Time
 }
 
-// gapOrJump says whether something lies between two heartbeats: too much time, or a step of the server's clock.
+// gapOrJump reports whether too much time passed between two heartbeats, or the server's clock was stepped.
 func (b heartbeat) gapOrJump(next heartbeat, timeout time.Duration) bool {
 	least, most := next.sent.Sub(b.received), next.received.Sub(b.sent)
 	passed := next.server.Sub(b.server)
@@ -62,7 +62,7 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 	}
 }
 
-// Beat is one heartbeat. With an error everything stays as it was.
+// Beat sends one heartbeat. An error changes no membership.
 func (m *membership) Beat(ctx context.Context) error {
 	err := m.beat(ctx)
 	m.mu.Lock()
@@ -75,8 +75,8 @@ func (m *membership) Beat(ctx context.Context) error {
 }
 
 func (m *membership) beat(ctx context.Context) error {
-	// Wait a little for a heartbeat that is on its way when ctx ends: if it reached the server after leave, a bridge that is gone
-	// would seem to live.
+	// Give a heartbeat in flight a little time when ctx ends. If it reached the server after leave, this bridge would
+	// seem to live.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(leaveTimeout, cancel) })()
@@ -107,7 +107,7 @@ func (m *membership) beat(ctx context.Context) error {
 		m.quickest += m.quickest / 32 // the way to the server may have become longer
 	}
 	m.mu.Unlock()
-	// A foreign member is no bridge. It must own no queues: nobody would drain them before they are overdue.
+	// A foreign member is no bridge. It must own no queue, because nobody would drain it before it is overdue.
 	live = slices.DeleteFunc(live, func(member string) bool {
 		_, ok := lua.ParseIdentity(member)
 		return !ok
@@ -117,7 +117,7 @@ func (m *membership) beat(ctx context.Context) error {
 	return nil
 }
 
-// leave removes this scheduler, so that the others need not wait for its timeout. Best effort.
+// leave removes this scheduler at the server, so that the others need not wait for its timeout. Best effort.
 func (m *membership) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
@@ -138,7 +138,8 @@ func (m *membership) lastTurn() time.Time {
 	return m.turned
 }
 
-// roundTrip returns how soon the server answers a request that costs it nothing; zero before the first heartbeat.
+// roundTrip returns the time that the server needs to answer a request that costs nothing; zero before the first
+// heartbeat.
 func (m *membership) roundTrip() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()

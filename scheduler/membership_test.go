@@ -40,7 +40,7 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 	if moved != count["01D"] {
 		t.Errorf("%d queues moved, the one that went had %d", moved, count["01D"])
 	}
-	// Schedulers of different versions must agree.
+	// Schedulers of different versions must agree on this value.
 	if got := weight("01A", "emails"); got != wantWeight {
 		t.Errorf("the hash has changed: %#x", got)
 	}
@@ -49,8 +49,8 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 	}
 }
 
-// Of thousands of bridges a heartbeat returns some, and the caller: the owner of a queue among all of them must know itself for
-// it whichever these are, or the queue has no owner at all.
+// With thousands of bridges a heartbeat returns only some of them, and the caller. The owner among all of them must
+// find itself the owner in any such subset; otherwise the queue has no owner.
 func TestOwnerKnowsItselfInAnySubset(t *testing.T) {
 	t.Parallel()
 	live := make([]string, 1500)
@@ -74,7 +74,7 @@ func TestGapOrJump(t *testing.T) {
 	t.Parallel()
 	at, server := time.Now(), time.UnixMilli(1_900_000_000_000)
 	for name, c := range map[string]struct {
-		after, took, clock time.Duration // sent after, took until the reply, the server's clock moved by
+		after, took, clock time.Duration // sent after; time until the reply; step of the server's clock
 		want               bool
 	}{
 		"as usual":                 {time.Second, time.Millisecond, time.Second, false},
@@ -122,10 +122,14 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 	})
 }
 
-//  1. Somebody adds names of their own to the heartbeats. 2. By the hash they own queues. 3. Nobody drains these until they are
-//     overdue. A bridge of an
+// Foreign names in the heartbeats own nothing. Otherwise:
 //
-// older version is called by a bare ULID, one of a later version may tell more: both own queues, by the whole name.
+//  1. Somebody adds names of their own to the heartbeats.
+//  2. By the hash they own queues.
+//  3. Nobody drains these until they are overdue.
+//
+// A bridge of an older version has a bare ULID as its name; one of a later version may add fields. Both own queues, by
+// the whole name.
 func TestForeignMembersOwnNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -154,7 +158,7 @@ func TestForeignMembersOwnNothing(t *testing.T) {
 	})
 }
 
-// A bridge that cannot heartbeat keeps what it has, and says so once.
+// A bridge that cannot heartbeat keeps its queues, and logs that once.
 func TestOutageKeepsTheAssignment(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -179,7 +183,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 			})
 		}
 	}
-	// The blocked connection alone breaks: the heartbeat finds the same server.
+	// Only the blocked connection breaks: the heartbeat finds the same server.
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		for client := range strings.Lines(queuetest.Text(t, c, "CLIENT", "LIST")) {
 			if strings.Contains(client, "cmd=xread") {
@@ -197,7 +201,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	if !b.owns(queue) {
 		t.Error("the queue was given up in an outage")
 	}
-	// It waits, and does not hang: whoever watches the process must not restart it.
+	// It waits, and does not hang: a supervisor must not restart it.
 	for range 2 {
 		turned := b.Status().Turned
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -225,7 +229,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := start(t, proxy, prefix, func(c *Config) {
-		proxy.Refuse(true) // the clients exist, the server has gone
+		proxy.Refuse(true) // the clients exist, but the server has gone
 		proxy.CutAll()
 	})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -246,7 +250,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 	}
 }
 
-// Of any number of bridges few stand by for a queue, and its owner is none of them.
+// Few of many bridges stand by for a queue, and its owner is none of them.
 func TestFewAreNextToOwnAQueue(t *testing.T) {
 	var live []string
 	for i := range 20 {

@@ -16,32 +16,32 @@ type moveOutcome int
 
 const (
 	moveDone  moveOutcome = iota
-	moveLeft              // where it belongs there is another message of its name
-	moveRaced             // somebody changed the message meanwhile
-	moveEnd               // there is no message of that rank
+	moveLeft              // another message with this name is in the place
+	moveRaced             // somebody else changed the message during the move
+	moveEnd               // there is no message at that rank
 )
 
-// move takes one message from a partition to another, which is in another slot: it adds the message there, and then removes it
-// here. After a failure in between the message is in both. Then the next move finds it there; or it was delivered from there, and
-// is delivered once more: at least once. When somebody cancels or changes the message here in between, move removes it there
-// again.
+// move takes one message from a partition to another one, in another slot. It adds the message to the target, then
+// removes it from the source. After a failure in between both hold it. Then the next move finds it in the target, or
+// the target has delivered it and it is delivered once more: at least once. If somebody cancels or changes the message
+// in the source in between, move removes it from the target again.
 type move struct {
 	c      rueidis.Client
 	prefix string
 	from   lua.Keys
-	to     func(place string) lua.Keys // by the key of a message, else by its ID
+	to     func(place string) lua.Keys // keys of the target, by the key of a message, or by its ID
 	one    heldMember
-	added  *lua.Keys // where move added the message; nil = nowhere, or it was there before
+	added  *lua.Keys // target to which move added the message; nil = it added nothing, or the message was there before
 }
 
-// heldMember is what a partition holds under one member.
+// heldMember is the data of one member of a partition.
 type heldMember struct {
 	member        string
 	score         float64
 	payload, meta *string // nil: none
 }
 
-// place is what says where the message belongs.
+// place returns the text that decides the partition: the key, or else the ID.
 func (h heldMember) place() string {
 	id := lua.ParseMember(h.member).ID
 	if h.meta != nil {
@@ -52,7 +52,8 @@ func (h heldMember) place() string {
 	return id
 }
 
-// due is when the message is due, also where it waits for its key: in another partition it waits for others.
+// due returns the due time, without the mark of a message that waits for its key: in the target it waits behind other
+// messages.
 func (h heldMember) due() float64 {
 	due, _ := lua.DueScore(h.score)
 	return due
@@ -73,7 +74,7 @@ func (h heldMember) equal(o heldMember) bool {
 	return h.due() == o.due() && same(h.payload, o.payload) && same(h.meta, o.meta)
 }
 
-// at moves the message of a rank.
+// at moves the message at a rank of the schedule.
 func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err error) {
 	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
 		outcome = moveDone
@@ -91,7 +92,7 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 	}
 	if err == nil && outcome == moveDone {
 		if outcome, err = m.remove(ctx, m.from); err == nil && outcome != moveDone && m.added != nil {
-			_, err = m.remove(ctx, *m.added) // cancelled, for example: it must not be delivered from there
+			_, err = m.remove(ctx, *m.added) // it was cancelled, for example: the target must not deliver it
 		}
 	}
 	if err != nil {
@@ -100,7 +101,8 @@ func (m *move) at(ctx context.Context, rank int64) (outcome moveOutcome, err err
 	return outcome, err
 }
 
-// remove takes the message out of a partition if it is as it was. When other messages come or go meanwhile it tries again.
+// remove takes the message out of a partition if it is unchanged. It tries again when other messages come or go
+// meanwhile.
 func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
 		for range removeTries {
@@ -114,7 +116,7 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			removal := []rueidis.Completed{c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
 				c.B().Hdel().Key(k.Payload).Field(m.one.member).Build(),
 				c.B().Hdel().Key(k.Meta).Field(m.one.member).Build()}
-			if due, waits := lua.DueScore(there.score); waits { // its place in line goes with it
+			if due, waits := lua.DueScore(there.score); waits { // it also gives up its place in the line of its key
 				place := lua.Place(m.one.place(), due, m.one.member)
 				removal = append(removal, c.B().Zrem().Key(k.Turns).Member(place).Build())
 			}
@@ -131,7 +133,7 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 	return outcome, err
 }
 
-// look reads what a partition holds under the message's name, and watches it.
+// look watches the keys of a partition, and reads its data under the message's name.
 func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) (there heldMember, absent bool, err error) {
 	replies := c.DoMulti(ctx, append([]rueidis.Completed{watch(c, k), c.B().Zscore().Key(k.Due).Member(m.one.member).Build()},
 		readMember(c, k, m.one.member)...)...)
@@ -144,7 +146,7 @@ func (m *move) look(ctx context.Context, c rueidis.DedicatedClient, k lua.Keys) 
 	return there, absent, errors.Join(err, there.read(replies[2:]))
 }
 
-// add writes the message where it belongs, unless it is there already, or another message has its name.
+// add writes the message to its target, unless the target holds it already, or another message of this name.
 func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err error) {
 	err = lua.Dedicated(ctx, m.c, func(c rueidis.DedicatedClient) error {
 		outcome = moveDone
@@ -173,7 +175,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 			return err
 		}
 		m.added = &k
-		due := strconv.FormatFloat(m.one.due(), 'f', 0, 64) // best effort: a survey sees the message without it
+		due := strconv.FormatFloat(m.one.due(), 'f', 0, 64) // best effort: without a token a survey finds the message
 		_ = c.Do(ctx, c.B().Xadd().Key(k.Wake).Maxlen().Threshold("1").Id("*").FieldValue().FieldValue("due_ms",
 			due).Build()).Error()
 		return err
@@ -181,7 +183,7 @@ func (m *move) add(ctx context.Context, k lua.Keys) (outcome moveOutcome, err er
 	return outcome, err
 }
 
-// read takes the replies to values.
+// read parses the replies of readMember.
 func (h *heldMember) read(replies []rueidis.RedisResult) (err error) {
 	for i, value := range []**string{&h.payload, &h.meta} {
 		text, failed := replies[i].ToString()

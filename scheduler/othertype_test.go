@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue of which one key holds something else is looked after by all loops that can do without that key: what its groups hold
-// is freed, and tried again. One such key, of recurrences, once stopped all of them.
+// If one key of a queue has another type, all loops that do not need that key go on: entries are freed, and retried.
+// Such a key, of recurrences, once stopped all of them.
 func TestAKeyOfAnotherTypeStopsNobodyWhoDoesNotNeedIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Status is what a Scheduler knows of itself.
+// Status is the state of a Scheduler as it sees it itself.
 type Status struct {
 	Bridge        string
 	LastHeartbeat time.Time // local; zero = none yet
@@ -26,7 +26,7 @@ type Status struct {
 	Late       []Late   // of the owned ones, those that are not drained on time, the latest first
 }
 
-// Status does not touch Redis.
+// Status returns the current state. It does not touch Redis.
 func (s *Scheduler) Status() Status {
 	at, turned := s.members.lastBeat(), s.members.lastTurn()
 	s.mu.Lock()
@@ -36,7 +36,7 @@ func (s *Scheduler) Status() Status {
 		Queues: len(s.counts), Partitions: len(s.known), Owned: len(owned),
 	}
 	s.mu.Unlock()
-	status.Late = lateOnes(owned) // it waits for whoever writes a log line
+	status.Late = lateOnes(owned) // outside the lock: it waits for whoever writes a log line
 	return status
 }
 
@@ -53,8 +53,8 @@ func (s *Scheduler) loop(queue string) *drainer {
 	return s.owned[queue]
 }
 
-// learn adds queues and partition counts to those that are known, and returns the known queues that are not among the given ones
-// with all of their counts.
+// learn adds queues and partition counts to the known ones. It returns the known queues that the given ones lack, or
+// know fewer counts of.
 func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (others map[string]lua.Counts) {
 	s.mu.Lock()
 	grown := false
@@ -80,12 +80,12 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	s.mu.Unlock()
 	if grown {
 		s.assign(ctx)
-		loop.Poke(s.survey) // others may own them: they are to be looked at, too
+		loop.Poke(s.survey) // other schedulers may own them: survey them, too
 	}
 	return others
 }
 
-// unheardOf returns which of the found partitions, by queue, are beyond the known count, or of queues that are not known.
+// unheardOf returns the found partitions that are beyond the known count or belong to an unknown queue, by queue.
 func (s *Scheduler) unheardOf(found []string) map[string][]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,8 +99,8 @@ func (s *Scheduler) unheardOf(found []string) map[string][]int {
 	return unknown
 }
 
-// assign starts the loops of partitions that are now this scheduler's, and stops those that are not any more. Nothing waits for a
-// loop to end: two that overlap, here or elsewhere, do no harm.
+// assign starts the loops of partitions that this scheduler now owns, and stops the loops of those that it lost. It
+// does not wait for a loop to end: two loops of one partition, here or elsewhere, do no harm.
 func (s *Scheduler) assign(ctx context.Context) {
 	s.assigning.Lock()
 	defer s.assigning.Unlock()
@@ -130,7 +130,7 @@ func (s *Scheduler) assign(ctx context.Context) {
 	s.plansOwned(ctx)
 	bridges, queues, partitions := len(s.live), len(s.counts), len(s.known)
 	s.mu.Unlock()
-	if lost { // there may be some to stand by for
+	if lost { // the survey may stand by for a lost one
 		loop.Poke(s.survey)
 	}
 	if changed {
@@ -148,7 +148,7 @@ func (s *Scheduler) startLoop(ctx context.Context, queue string) *drainer {
 	return loop
 }
 
-// watchOwned tells the waker which queues to wait for, and returns all owned ones in order.
+// watchOwned tells the waker the queues to wait for, and returns all owned ones, sorted.
 func (s *Scheduler) watchOwned() []string {
 	s.mu.Lock()
 	owned := make([]string, 0, len(s.owned))
@@ -165,11 +165,11 @@ func (s *Scheduler) watchOwned() []string {
 	return owned
 }
 
-// othersPerSurvey is how many queues of others a pass looks at when not all queues fit into one pass. Their owners look at them
-// in time; this helps only when an owner lives and does nothing.
+// othersPerSurvey is the least number of other schedulers' queues in a survey that cannot take all queues. Their owners
+// survey them, too: this only helps when an owner lives but does nothing.
 const othersPerSurvey = 25
 
-// nextToSurvey returns the partitions whose turn it is: all of them when they fit into one look, else the own ones in turn and a
+// nextToSurvey returns the partitions of the next survey: all of them if they fit, else the owned ones in turn and a
 // few others.
 func (s *Scheduler) nextToSurvey() []string {
 	s.mu.Lock()
@@ -200,7 +200,8 @@ func inTurn(names []string, turn *int, n int) []string {
 	return slices.Concat(names[from:min(from+n, len(names))], names[:max(0, from+n-len(names))])
 }
 
-// surveyInterval is the configured interval. It is shorter when the own queues do not fit into one look, but not below half.
+// surveyInterval returns the configured interval, or less, down to half, when the owned queues do not fit into one
+// survey.
 func (s *Scheduler) surveyInterval() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,8 +212,8 @@ func (s *Scheduler) surveyInterval() time.Duration {
 	return max(s.cfg.SurveyInterval/2, s.cfg.SurveyInterval*time.Duration(most)/time.Duration(own))
 }
 
-// remember takes the error of a look at a queue, or of what the look led to. It says whether the blocked read must leave the
-// queue out from now on, or may take it in again.
+// remember notes the error of a queue's survey, or of the action that followed. It reports whether the blocked read
+// must now leave the queue out, or take it in again.
 func (s *Scheduler) remember(queue string, err error) (changed bool) {
 	s.mu.Lock()
 	t := s.trouble[queue]

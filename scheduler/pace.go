@@ -12,15 +12,15 @@ const (
 	pacedMembers = 16 // a drain of fewer members says nothing about the cost of a member
 )
 
-// pace finds how many members one drain may take so that it holds the server for no longer than drainBudget. It measures from
-// here how long drains take, and believes the quickest of several, because the others waited for something else.
+// pace finds how many members one drain may take without holding the server for longer than drainBudget. It measures
+// drains by the local clock, and trusts the quickest of several: the others also waited for something else.
 type pace struct {
 	most    int // as configured
 	samples [paceSamples]time.Duration
 	n       int
 }
 
-// limit returns how many members the next drain takes at most. Without samples it is half of what is configured.
+// limit returns the greatest number of members of the next drain. Without samples it is half of the configured limit.
 func (p *pace) limit() int {
 	if p.n == 0 {
 		return max(1, p.most/2)
@@ -29,7 +29,7 @@ func (p *pace) limit() int {
 	return min(p.most, max(leastDrain, int(drainBudget/max(1, cost))))
 }
 
-// took adds a drain of so many members that was answered after d, where a request that does nothing is answered after idle.
+// took adds a sample: a drain of this many members, answered after d, where an empty request is answered after idle.
 func (p *pace) took(members int, d, idle time.Duration) {
 	if members < pacedMembers {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// Each partition is a queue of its own to the schedulers: one of them owns it, wakes for it and drains it.
+// To the schedulers each partition is a queue: one of them owns it, wakes for it and drains it.
 func TestPartitionsAreSharedAndDrained(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -44,7 +44,7 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 			t.Errorf("queues: %v, %v", names, err)
 		}
 
-		p = newProducer(t, c, prefix) // knows the growth
+		p = newProducer(t, c, prefix) // a new one, which knows the growth
 		ms := make([]producer.Message, 20*count)
 		for i := range ms {
 			ms[i] = producer.Message{Delay: 50 * time.Millisecond}
@@ -78,7 +78,7 @@ func TestPartitionsAreSharedAndDrained(t *testing.T) {
 	})
 }
 
-// A registry that was lost, or overwritten by someone who knows nothing of partitions, comes back with every count that a
+// If the registry is lost, or overwritten by a program that does not know partitions, it gets back every count that a
 // scheduler knows.
 func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	t.Parallel()
@@ -117,11 +117,11 @@ func TestForgottenCountsAreRegisteredAgain(t *testing.T) {
 	})
 }
 
-// A registry that nobody remembers comes back from what a growth left: partitions without a gap that have the groups and the
-// settings. Messages in others are moved to where they belong.
+// If the registry and all knowledge of it are lost, the counts come back from the partitions that a growth prepared:
+// those without a gap that have the groups and the settings. Messages in other partitions are moved to their own.
 func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	t.Parallel()
-	s := redistest.Own(t) // an empty server is scanned in a step
+	s := redistest.Own(t) // an empty server is scanned in one step
 	c, prefix := s.Client(t), s.Prefix(t)
 	for _, name := range []string{"lost/2", "lost/5", "grown/3", "grown/6", "whole/1", "odd/x", "odd/0", "odd/256"} {
 		queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, name).Due, "1", "a")
@@ -132,7 +132,7 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 			queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, name).Policy, "max_attempts", "5")
 		}
 	}
-	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // without the settings
+	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/4").Stream, "g", "0", "MKSTREAM") // no settings
 	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, "grown/6").Stream, "g", "0", "MKSTREAM") // behind a gap
 	queuetest.PublishCount(t, c, prefix, "whole", 8)
 	b := start(t, s, prefix, func(c *Config) { seldom(c); c.DiscoverInterval = 100 * time.Millisecond })
@@ -150,9 +150,9 @@ func TestLostCountsComeBackFromPreparedPartitions(t *testing.T) {
 	}
 }
 
-// A group, or a setting, that partition 0 alone got later made the other partitions look made up once the registry was lost: what
-// they held was read by nobody. What a bridge brought to a partition shows that it was published once; a growth that ended
-// half-way does not, nor do entries without a group.
+// A group or a setting that only partition 0 got later made the other partitions look made up once the registry was
+// lost: nobody read them. Entries or dead letters with a group prove that a partition was published. A growth that
+// stopped half-way does not prove it, nor do entries without a group.
 func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -170,7 +170,7 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 		queuetest.Do(t, c, "XADD", key(name).Stream, "1-1", "id", "ready")
 		queuetest.Do(t, c, "ZADD", key(name).Due, "1", "b")
 	}
-	queuetest.Do(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // and nothing scheduled by which it is found
+	queuetest.Do(t, c, "XADD", key("asleep/2").Stream, "1-1", "id", "ready") // nothing scheduled leads to it
 	queuetest.Do(t, c, "XGROUP", "CREATE", key("buried").Stream, "later", "0")
 	queuetest.Do(t, c, "XADD", key("buried/1").Dead, "1-1", "id", "dead")
 	queuetest.Do(t, c, "XGROUP", "CREATE", key("half").Stream, "later", "0")
@@ -192,7 +192,7 @@ func TestLostCountsComeBackFromWhatPartitionsHold(t *testing.T) {
 	}
 }
 
-// A count that was published a moment ago, and that a scheduler has not heard of, is not covered by another one.
+// A count that was just published, and that a scheduler does not know yet, is not replaced by another one.
 func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -216,7 +216,7 @@ func TestDiscoveryAsksBeforeItMakesACount(t *testing.T) {
 	}
 }
 
-// However many partitions a queue has, one that is overdue is drained by any scheduler, in the turns of the survey.
+// However many partitions a queue has, any scheduler drains an overdue one, in the turns of its surveys.
 func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -232,7 +232,7 @@ func TestOverduePartitionIsDrainedByAnyone(t *testing.T) {
 	}
 	late := lua.PartitionName("wide", lua.MaxPartitions-1)
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, late).Due, "1", "a")
-	for range 2 { // 258 partitions
+	for range 2 { // 258 partitions take two surveys
 		if err := b.Survey(context.Background()); err != nil {
 			t.Fatal(err)
 		}

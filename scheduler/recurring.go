@@ -9,20 +9,21 @@ import (
 	"github.com/duestream/duestream/scheduler/planner"
 )
 
-// recurring is what a scheduler knows of recurrences: which queues have some, by the survey, and the loops that plan those of
-// owned queues. A queue without recurrences has neither, and costs nothing. All of it is under the scheduler's mu.
+// recurring is the state of a scheduler's recurrences: the queues that have some, by the survey, and the planning loops
+// of owned queues. A queue without recurrences is in neither map, and costs nothing. The scheduler's mu guards all of
+// it.
 type recurring struct {
 	planner *planner.Planner
 	have    map[string]bool
 	loops   map[string]context.CancelFunc
 }
 
-// sawRecurrences takes from a look whether a queue has recurrences, and plans those of an owned one from then on.
+// sawRecurrences notes from a survey whether a queue has recurrences, and starts to plan those of an owned queue.
 func (s *Scheduler) sawRecurrences(ctx context.Context, queue string, has bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !has {
-		delete(s.recurring.have, queue) // its loop ends by itself, when it has taken back what was planned
+		delete(s.recurring.have, queue) // its loop ends by itself, after it has taken back the planned messages
 		return
 	}
 	if _, partition, ok := lua.SplitPartition(queue); !ok || partition != 0 {
@@ -32,14 +33,15 @@ func (s *Scheduler) sawRecurrences(ctx context.Context, queue string, has bool) 
 	s.planOwned(ctx, queue)
 }
 
-// plans reports whether the recurrences of a queue are this scheduler's to plan: it owns the queue among the schedulers that know
-// recurrences. An older owner does not plan them; one of the others that does not know of levels plans them as well, and two that
-// plan do no harm. Under mu.
+// plans reports whether this scheduler plans the recurrences of a queue: it owns the queue among the schedulers whose
+// level knows recurrences. A lower level does not plan at all. A release that does not know levels may plan the same
+// queue; two planners do no harm. Under mu.
 func (s *Scheduler) plans(queue string) bool {
 	return owner(capable(s.live, lua.LevelRecurrences), queue) == s.members.id
 }
 
-// plansOwned starts loops for queues with recurrences that are this scheduler's to plan, and stops those of others. Under mu.
+// plansOwned starts the loops of queues with recurrences that this scheduler plans, and stops the loops of queues that
+// it no longer plans. Under mu.
 func (s *Scheduler) plansOwned(ctx context.Context) {
 	for queue, stop := range s.recurring.loops {
 		if !s.plans(queue) {
@@ -52,7 +54,7 @@ func (s *Scheduler) plansOwned(ctx context.Context) {
 	}
 }
 
-// planOwned starts the loop of a queue with recurrences, if it is ours to plan and has none. Under mu.
+// planOwned starts the loop of a queue with recurrences, if this scheduler plans it and has no loop yet. Under mu.
 func (s *Scheduler) planOwned(ctx context.Context, queue string) {
 	if s.recurring.loops[queue] != nil || ctx.Err() != nil || !s.plans(queue) {
 		return
@@ -65,7 +67,7 @@ func (s *Scheduler) planOwned(ctx context.Context, queue string) {
 	})
 }
 
-// planLoop plans the recurrences of a queue until there are none, or it is somebody else's.
+// planLoop plans the recurrences of a queue until there are none left, or another scheduler plans them.
 func (s *Scheduler) planLoop(ctx context.Context, queue string) {
 	q, b := s.recurring.planner.Queue(queue), loop.NewBackoff(maxBackoff)
 	st := &loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", queue)), Activity: "plan", Quiet: s.quiet}
@@ -87,7 +89,7 @@ func (s *Scheduler) planLoop(ctx context.Context, queue string) {
 	}
 }
 
-// plannedAll has the loop of a queue without recurrences end; false: the survey has seen one since.
+// plannedAll ends the loop of a queue without recurrences. It returns false if the survey has seen one since.
 func (s *Scheduler) plannedAll(queue string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 
 const scanCount = 1000
 
-// Queues returns the registered queues of a prefix in order, without names that are not allowed. It reads the hash
-// <prefix>:queues; one round trip, O(n). Give ctx a deadline: while the server is away, the client library repeats the read for
-// as long as ctx lasts.
+// Queues returns the registered queues of a prefix, sorted, without illegal names. It reads the hash <prefix>:queues;
+// one round trip, O(n). Give ctx a deadline: while the server is away, the client library repeats the read for as long
+// as ctx lasts.
 func Queues(ctx context.Context, client rueidis.Client, prefix string) ([]string, error) {
 	names, err := client.Do(ctx, client.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice()
 	if err != nil {
@@ -28,16 +28,16 @@ func Queues(ctx context.Context, client rueidis.Client, prefix string) ([]string
 	return names, nil
 }
 
-// discoverer finds the schedules of queues that nobody registered, by a walk through all keys of all nodes in bounded steps.
+// discoverer finds the schedules of unregistered queues: it scans all keys of all nodes in bounded steps.
 type discoverer struct {
 	client rueidis.Client
 	prefix string
-	node   string // where the walk is
+	node   string // the node being scanned
 	cursor uint64
 }
 
-// Step looks at about a thousand keys and returns the names of the partitions among them that have a schedule. On a cluster
-// replicas are walked through as well.
+// Step scans about a thousand keys and returns the partitions whose schedule is among them. On a cluster it scans
+// replicas as well.
 func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	nodes := d.client.Nodes()
 	node, ok := nodes[d.node]
@@ -53,7 +53,7 @@ func (d *discoverer) Step(ctx context.Context) ([]string, error) {
 	scan, err := node.Do(ctx, node.B().Scan().Cursor(d.cursor).Match(lua.NewKeys(d.prefix,
 		"*").Due).Count(scanCount).Type("zset").Build()).AsScanEntry()
 	if err != nil {
-		d.cursor = 0 // go on with the next node: this one may be away for long
+		d.cursor = 0 // continue with the next node: this one may be away for long
 		return nil, fmt.Errorf("look for queues: %w", lua.Classify("scan", err))
 	}
 	d.cursor = scan.Cursor
@@ -78,11 +78,11 @@ func nextName(names []string, name string) string {
 	return names[i%len(names)]
 }
 
-// ErrNoQueue: nobody registered the queue, and it has no keys.
+// ErrNoQueue: the queue is not registered and has no keys.
 var ErrNoQueue = errors.New("no such queue")
 
-// CheckKnown returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name is misspelt. One
-// HEXISTS; of a queue that is not registered one EXISTS besides.
+// CheckKnown returns ErrNoQueue if a queue is not registered and has no keys: most likely its name is misspelt. One
+// HEXISTS; for an unregistered queue also one EXISTS.
 func CheckKnown(ctx context.Context, client rueidis.Client, prefix, queue string) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// capable returns those of the live schedulers that have a protocol level. Who owns a queue among all, and is capable, owns it
-// among the capable.
+// capable returns the live schedulers that have at least a protocol level. If the owner among all schedulers is
+// capable, it is also the owner among the capable ones.
 func capable(live []string, level int) (able []string) {
 	for _, bridge := range live {
 		if i, _ := lua.ParseIdentity(bridge); i.Level >= level {
@@ -17,9 +17,9 @@ func capable(live []string, level int) (able []string) {
 	return able
 }
 
-// owner returns which of the live schedulers owns a queue: the one with the highest weight for it. When a scheduler comes or
-// goes, only the queues that it gets or had move. Every scheduler must come to the same answer, so the hash is part of the
-// protocol.
+// owner returns the live scheduler that owns a queue: the one with the highest weight for it. When a scheduler comes or
+// goes, only the queues that it gets or had change their owner. Every scheduler must compute the same owner, so the
+// hash is part of the protocol.
 func owner(live []string, queue string) string {
 	best, most := "", uint64(0)
 	for _, bridge := range live {
@@ -30,7 +30,7 @@ func owner(live []string, queue string) string {
 	return best
 }
 
-// rank is how many would own a queue before a bridge: 0 for its owner.
+// rank returns how many schedulers precede a bridge in the succession of a queue's owner: 0 for the owner.
 func rank(live []string, queue, bridge string) (n int) {
 	for _, other := range live {
 		if owner([]string{bridge, other}, queue) != bridge {
@@ -40,7 +40,8 @@ func rank(live []string, queue, bridge string) (n int) {
 	return n
 }
 
-// weight is FNV-1a of both names, finished as in splitmix64: FNV alone leaves the high bits of similar names alike.
+// weight is FNV-1a of both names, with the finalizer of splitmix64: FNV alone leaves the high bits of similar names
+// alike.
 func weight(bridge, queue string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(bridge))

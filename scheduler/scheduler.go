@@ -16,18 +16,19 @@ import (
 	"github.com/duestream/duestream/scheduler/planner"
 )
 
-// registryPause bounds how often the registry is read when many queues are added one after the other.
+// registryPause is the least time between two reads of the registry, for when many queues are added one after the
+// other.
 const registryPause = 100 * time.Millisecond
 
-// Scheduler drains the queues that it owns on time, and any queue that is overdue for long. Make as many as you like for one
-// Redis.
+// Scheduler drains the queues that it owns on time, and any queue that has been overdue for long. One Redis may have
+// any number of schedulers.
 type Scheduler struct {
 	cfg     Config
 	globals lua.Globals
 	members *membership
 	waker   *waker
-	scan    discoverer // of Discover's goroutine
-	// also of Discover's goroutine: names of partitions that were found, and are to be registered before they are served
+	scan    discoverer // only used by Discover's goroutine
+	// also only used by Discover's goroutine: found partitions that must be registered before they are served
 	unregistered []string
 	strays       map[string]*stray // also of Discover's goroutine
 	registry     chan struct{}
@@ -40,17 +41,17 @@ type Scheduler struct {
 
 	mu               sync.Mutex
 	live             []string              // sorted
-	counts           map[string]lua.Counts // every queue heard of is kept, with every partition count
+	counts           map[string]lua.Counts // every known queue with every partition count that it had; never removed
 	known            []string              // names of all their partitions; sorted, replaced as a whole
-	owned            map[string]*drainer   // by partition, as trouble
+	owned            map[string]*drainer   // by partition, as is trouble
 	trouble          map[string]*queueTrouble
-	standsBy         map[string]bool   // by partition that others own
-	standing         map[string]string // by owned partition: how the survey saw entries that nobody reads
-	turn, othersTurn int               // of the survey, among the owned and the others
+	standsBy         map[string]bool   // by partition, owned by another scheduler
+	standing         map[string]string // by owned partition: lua.Look.Standing of the last survey
+	turn, othersTurn int               // where the next survey begins, among the owned and the others
 	recurring        recurring
 }
 
-// queueTrouble is what the survey remembers of a queue that once failed.
+// queueTrouble is the survey's state of a queue that has failed once.
 type queueTrouble struct {
 	state      loop.Reporter
 	unreadable bool // a key holds the wrong type: it would stop the blocked read for all
@@ -75,8 +76,9 @@ func New(cfg Config) (*Scheduler, error) {
 	return s, nil
 }
 
-// Run keeps the queues drained until ctx ends, then leaves, so that the others take over within a heartbeat, and returns nil. It
-// goes on through outages for ever; each change of state is logged once. No goroutine outlives it. It may be called once.
+// Run keeps the queues drained until ctx ends. Then it leaves the membership, so that the others take over within a
+// heartbeat, and returns nil. It never gives up in an outage; each change of state is logged once. No goroutine
+// outlives it. It may be called once.
 func (s *Scheduler) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("Run of a scheduler may be called once")
@@ -104,15 +106,15 @@ func (s *Scheduler) Run(ctx context.Context) error {
 	return nil
 }
 
-// Drain moves what is due in one queue, whoever owns it, within the limits of one drain. ErrRefused: the stream refuses entries.
-// Safe beside any other drain; one round trip, O(log n) per message.
+// Drain moves the due messages of one queue into its stream, within the limits of one drain, whoever owns the queue.
+// ErrRefused: the stream refuses entries. Concurrent drains do no harm. One round trip, O(log n) per message.
 func (s *Scheduler) Drain(ctx context.Context, queue string) (lua.Drained, error) {
 	drained, err := s.drain(ctx, queue, s.cfg.DrainLimit)
 	tellDrained(s.seriesOf(queue), drained)
 	return drained, err
 }
 
-// pacedDrain returns the drain of a loop: with as many members as fit into the budget of the server's time.
+// pacedDrain returns the drain of a loop. Its limit is the number of members that fit into the server's time budget.
 func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained, error) {
 	p, tell, limited := &pace{most: s.cfg.DrainLimit}, s.seriesOf(queue), limitedSince{}
 	return func(ctx context.Context) (lua.Drained, error) {
@@ -122,7 +124,7 @@ func (s *Scheduler) pacedDrain(queue string) func(context.Context) (lua.Drained,
 		tellDrained(tell, drained)
 		took, idle := time.Since(began), s.members.roundTrip()
 		p.took(drained.Moved+drained.Dead, took, idle)
-		if drained.Wait > 0 { // since the script began
+		if drained.Wait > 0 { // Wait counts from the beginning of the script
 			drained.Wait = max(time.Microsecond, drained.Wait-max(0, took-idle))
 		}
 		return drained, err
@@ -146,7 +148,8 @@ func (s *Scheduler) drain(ctx context.Context, queue string, limit int) (lua.Dra
 	return drained, err
 }
 
-// readRegistry learns the registered queues and their partition counts, and registers those that it knows and the server forgot.
+// readRegistry learns the registered queues and their partition counts, and registers the known ones that the server
+// lost.
 func (s *Scheduler) readRegistry(ctx context.Context) error {
 	defer loop.SleepUntil(ctx, registryPause, nil)
 	return s.syncRegistry(ctx)
@@ -165,15 +168,15 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 		if failed != nil && !rueidis.IsRedisNil(failed) {
 			return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
 		}
-		if failed == nil { // else the registry was lost meanwhile, and nobody deleted these queues
+		if failed == nil { // else the registry was lost, and these queues were not deleted
 			forgotten, err = s.alive(ctx, registered, forgotten)
 		}
 	}
 	return errors.Join(err, s.register(ctx, forgotten))
 }
 
-// alive returns those queues that are registered, with other counts, or have any key. When the registry was not lost, somebody
-// deleted the other queues that it lacks: to register them again would bring them back.
+// alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
+// other queues missing from it were deleted: registering them would bring them back.
 func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -209,9 +212,9 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 	return found, errors.Join(errs...)
 }
 
-// Discover looks at the next keys of the server for queues that nobody registered, and partitions beyond the known count. It
-// registers the queues, and partitions that a growth has prepared; messages in other partitions it moves to where they belong.
-// Only the first of the live schedulers does so.
+// Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It
+// registers the queues, and partitions that a growth has prepared. Messages in any other partition it moves to the
+// partition in which they belong. Only the first live scheduler does this.
 func (s *Scheduler) Discover(ctx context.Context) error {
 	s.mu.Lock()
 	first := len(s.live) > 0 && s.live[0] == s.members.id
@@ -230,7 +233,7 @@ func (s *Scheduler) Discover(ctx context.Context) error {
 func (s *Scheduler) place(ctx context.Context, found []string) error {
 	var err error
 	unknown := s.unheardOf(found)
-	if len(unknown) > 0 { // unknown to this bridge: a count that is published already needs no greater one
+	if len(unknown) > 0 { // unknown to this bridge: the published count may already include them
 		err = s.syncRegistry(ctx)
 		unknown = s.unheardOf(found)
 	}
@@ -241,8 +244,8 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	err = errors.Join(err, failed)
 	s.unregistered = nil
 	if err != nil && (lua.Temporary(err) || ctx.Err() != nil) && s.cfg.Client.Mode() != rueidis.ClientModeCluster {
-		// A queue that was drained has no schedule by which a bridge could find it again. If the bridge that drained it dies,
-		// what it left would stay for ever.
+		// A drained queue has no schedule by which a bridge could find it again. If the bridge that drained it dies,
+		// its messages would stay for ever.
 		s.unregistered = found
 		return err
 	}
@@ -266,7 +269,7 @@ func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) 
 	return err
 }
 
-// joined takes the result of each good heartbeat. After an outage everything that backs off goes on at once.
+// joined handles each good heartbeat. After an outage everything that backs off is retried at once.
 func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
 	s.mu.Lock()
 	changed := !slices.Equal(s.live, live)
@@ -287,24 +290,25 @@ func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
 	}
 }
 
-// woken takes a wake token: of a queue, or of the shared stream.
+// woken handles a wake token of a queue; "" = of the shared stream.
 func (s *Scheduler) woken(queue string) {
 	if queue == "" {
 		loop.Poke(s.registry)
 	} else if loop := s.loop(queue); loop != nil {
 		loop.poke()
-		s.cfg.Notice(queue) // the token may stand for a lease, which is to be watched from its beginning
+		s.cfg.Notice(queue) // the token may announce a lease, which must be watched from its beginning
 	}
 }
 
-// wakeBroke takes an error of a blocked read, which is the first to notice when the server goes away.
+// wakeBroke handles an error of a blocked read. That read is the first to notice when the server goes away.
 func (s *Scheduler) wakeBroke(err error) {
 	if errors.Is(err, lua.ErrWrongType) {
-		loop.Poke(s.survey) // to find out which queue it is
+		loop.Poke(s.survey) // the survey finds out which queue it is
 	}
 }
 
-// reported logs the changes of state of a pass. On a single server the heartbeat alone logs that the server is unavailable.
+// reported wraps a pass so that its changes of state are logged. On a single server only the heartbeat logs that the
+// server is unavailable.
 func (s *Scheduler) reported(what string, pass func(context.Context) error) func(context.Context) error {
 	st := &loop.Reporter{Log: s.cfg.Logger, Activity: what, Quiet: s.quiet}
 	return func(ctx context.Context) error {

@@ -55,8 +55,8 @@ func TestIdleBudget(t *testing.T) {
 	}
 }
 
-// A scheduler that is cut off loses its queues to the others within its heartbeat timeout and a heartbeat; one that stops, at
-// once.
+// The queues of a disconnected scheduler move to the others within its heartbeat timeout and a heartbeat; those of a
+// stopped one move at once.
 func TestAnotherTakesOver(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -92,7 +92,7 @@ func TestAnotherTakesOver(t *testing.T) {
 		}
 	}
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		for _, b := range bridges { // until then one of them may own everything, which is shared, too
+		for _, b := range bridges { // else one of them may own everything, which is also a partition of the queues
 			if live := len(b.Status().Live); live != len(bridges) {
 				return false, fmt.Sprint(live, " are known")
 			}
@@ -124,7 +124,7 @@ func TestAnotherTakesOver(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, shared(bridges[0], bridges[2]))
 }
 
-// FLUSHALL takes the registry and the tokens; the queues that are known go on.
+// FLUSHALL deletes the registry and the tokens; known queues are still served.
 func TestFlushedServerIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -145,7 +145,7 @@ func TestFlushedServerIsServed(t *testing.T) {
 		names, err := Queues(t.Context(), c, prefix)
 		return len(names) == 1 && names[0] == queue, fmt.Sprint(names, err)
 	})
-	// The token of the flushed server was higher.
+	// The flushed server's token was higher.
 	queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "1-1", "k", "v")
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1", "a")
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
@@ -177,7 +177,7 @@ func TestOwnedIsCalledWithAllQueues(t *testing.T) {
 	})
 }
 
-// What dev runs on when no server is installed.
+// The in-process server, on which `duestream dev` runs when no server is installed.
 func TestRunsOnTheInProcessServer(t *testing.T) {
 	t.Parallel()
 	s := inProcess{redistest.InProcess(t)}

@@ -8,16 +8,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// standByEvery is how often a scheduler that stands by drains, at most: often enough that a burst of 50 ms lasts until then.
+// standByEvery is the least time between two drains of a scheduler that stands by. A token bucket that holds 50 ms of
+// the rate does not overflow in between.
 const standByEvery = 25 * time.Millisecond
 
-// mostStandBy is how many schedulers stand by for a partition at most, however many there are.
+// mostStandBy is the greatest number of schedulers that stand by for a partition.
 const mostStandBy = 3
 
-// standBy drains a partition that another scheduler owns, and whose rate holds messages back, every now and then: an owner that
-// dies is missed after seconds, and until then the rate would be lost. Few do so, those that would own it next: more than one,
-// because some of the live ones may have died just now. It ends as soon as the rate holds nothing back, or the partition is this
-// scheduler's own; then the survey sees when it is to begin again.
+// standBy drains at intervals a partition that another scheduler owns and whose rate holds messages back. A dead owner
+// is replaced only after seconds; without standBy the rate of that time would be lost. Only the next few owners in the
+// succession stand by. They are more than one, because some of the live ones may have just died. It ends when the rate
+// holds nothing back, or when this scheduler becomes the owner. The next survey starts it again if necessary.
 func (s *Scheduler) standBy(ctx context.Context, queue string) {
 	if !s.mayStandBy(queue) {
 		return

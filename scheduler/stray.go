@@ -22,27 +22,27 @@ const (
 	strayBytes   = 4 << 20
 	strayTime    = time.Second
 	removeTries  = 50
-	strayRest    = time.Minute // then messages that stay are tried again: those in their places may have been delivered
+	strayRest    = time.Minute // then messages that stayed are retried: those in their places may have been delivered
 )
 
-// ErrOccupied: messages in a partition beyond the registered count cannot be moved, because others with the same ID are where
-// they belong.
+// ErrOccupied: messages in a partition beyond the registered count cannot be moved, because other messages with the
+// same IDs are in the partition in which they belong.
 var ErrOccupied = lua.NewHinted("others with the same ID are in the partition that they belong to",
 	"compare both with ZSCORE and HGET, and take away the one that is not wanted")
 
-// stray is a partition that holds scheduled messages, and that neither the registry knows nor a growth has prepared: some
-// producer made up its name. No worker reads it, and it has no group and no settings. So bridges neither deliver from it nor
-// register it: they move its messages to where their IDs belong.
+// stray is a partition with scheduled messages that neither the registry knows nor a growth has prepared: some producer
+// made up its name. It has no workers, groups or settings. So bridges neither drain nor register it: they move its
+// messages to the partitions in which their IDs belong.
 type stray struct {
 	state   loop.Reporter
-	at      int64     // rank from which the next pass goes on
-	left    int64     // how many messages stayed in the last pass that reached the end
-	settled bool      // in that pass only these messages were there
+	at      int64     // rank at which the next pass continues
+	left    int64     // messages that stayed in the last complete pass
+	settled bool      // in that pass nothing else was there
 	raced   bool      // some messages changed while they were moved
 	ended   time.Time // when that pass ended
 }
 
-// placed parts partitions that were found, and are not known yet: into queues with the counts to register, and names of strays.
+// placed sorts found but unknown partitions into queues with the counts to register, and names of strays.
 func (s *Scheduler) placed(ctx context.Context,
 	unheard map[string][]int) (publish map[string]lua.Counts, strays []string, err error) {
 	publish = map[string]lua.Counts{}
@@ -71,11 +71,12 @@ func (s *Scheduler) placed(ctx context.Context,
 	return publish, strays, err
 }
 
-// grownTo returns how many partitions a growth has prepared, where the registry knows of fewer. A growth gives each new partition
-// the settings and every group of the queue before it publishes the count. So a partition that has both, and all before it, may
-// be published again. The same goes for all partitions up to one that has a group and holds entries or dead letters: a bridge
-// brought them there, so that partition was published once. It may lack groups and settings that partition 0 got later by plain
-// commands, which the doctor reports; but unpublished, what it holds would be stuck.
+// grownTo returns how many partitions a growth has prepared, when the registry knows fewer. A growth gives each new
+// partition the settings and every group of the queue before it publishes the count. So a partition with both, behind
+// only such partitions, may be published again. The same goes for all partitions up to one with a group and with
+// entries or dead letters: a bridge brought them there, so that partition was published once. It may lack groups and
+// settings that partition 0 got later by plain commands; the doctor reports those. But unpublished, its messages would
+// be stuck.
 func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, error) {
 	if known >= lua.MaxPartitions {
 		return known, nil
@@ -101,7 +102,7 @@ func (s *Scheduler) grownTo(ctx context.Context, queue string, known int) (int, 
 	return known + n, nil
 }
 
-// service is what a partition needs to be served as its queue is.
+// service is the state of a partition that decides whether it can be served.
 type service struct {
 	groups []string
 	policy map[string]string
@@ -115,7 +116,7 @@ func (o service) covers(own service) bool {
 		!slices.ContainsFunc(own.groups, func(group string) bool { return !slices.Contains(o.groups, group) })
 }
 
-// served looks at partitions from one to before another.
+// served reads the service of the partitions in [from, to).
 func (s *Scheduler) served(ctx context.Context, queue string, from, to int) ([]service, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -166,7 +167,7 @@ func groupNames(reply rueidis.RedisResult) (names []string, err error) {
 	return names, err
 }
 
-// foundStrays notes strays, and says so once.
+// foundStrays notes strays, and logs each once.
 func (s *Scheduler) foundStrays(names []string) {
 	for _, name := range names {
 		if s.strays[name] == nil {
@@ -178,7 +179,7 @@ func (s *Scheduler) foundStrays(names []string) {
 	}
 }
 
-// moveStrays makes one bounded pass over the strays, in random order, so that all have their turn.
+// moveStrays makes one bounded pass over the strays. The order is random, so that each gets its turn.
 func (s *Scheduler) moveStrays(ctx context.Context) {
 	until := time.Now().Add(strayTime)
 	for name, st := range s.strays {
@@ -201,7 +202,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 	}
 }
 
-// moveStray says whether the partition is empty now, or the queue has grown to it.
+// moveStray moves messages of one stray. done: the partition is now empty, or the queue has grown to include it.
 func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until time.Time) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*loop.CallTimeout)
 	defer cancel()
@@ -241,8 +242,8 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	return false, nil
 }
 
-// GrownTo returns how many partitions a queue has, also when the registry has lost the count: as many as a growth has prepared.
-// Bridges register that count again. Several round trips.
+// GrownTo returns how many partitions a queue has. If the registry has lost the count, it is the number that a growth
+// has prepared, which bridges register again. Several round trips.
 func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return 0, err
@@ -255,8 +256,9 @@ func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, 
 	return s.grownTo(ctx, queue, counts.Latest())
 }
 
-// Gather moves the messages of a partition that the queue does not have to where they belong. ErrOccupied: some stay. When the
-// queue has the partition it does nothing. About twelve round trips per message.
+// Gather moves the messages of a partition that the queue does not have to the partitions in which they belong.
+// ErrOccupied: some could not be moved. It does nothing if the queue has the partition. About twelve round trips per
+// message.
 func Gather(ctx context.Context, c rueidis.Client, prefix, queue string, partition int) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(partition+1)); err != nil {
 		return err

@@ -24,8 +24,9 @@ func textOf(t *testing.T, c rueidis.Client, command ...string) string {
 	return got
 }
 
-// One ZADD to the schedule of partition 255 made 256 partitions for ever, none of which had a group or a setting: a group missed
-// the message, and a paused queue delivered it. Now the message is moved to where its ID belongs, and the count stays.
+// One ZADD to the schedule of partition 255 used to create 256 partitions for good, without any group or setting: a
+// group missed the message, and a paused queue delivered it. Now the message is moved to the partition of its ID, and
+// the count stays.
 func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, shared *redistest.Server) {
@@ -95,8 +96,8 @@ func TestStrayMessageMovesToWhereItBelongs(t *testing.T) {
 	})
 }
 
-// A message of the same name that was accepted where the stray one belongs is not overwritten: the stray one stays, it is said
-// once, and what is behind it moves.
+// A message with the same ID in the target is not overwritten: the stray one stays, which is logged once, and the
+// messages behind it move.
 func TestStrayMessageOverwritesNone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -116,7 +117,7 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 		"ZCARD", k.Due); a != "accepted" || b != "other" || n != 3 {
 		t.Errorf("there is %q, the stray one %q, %d messages", a, b, n)
 	}
-	queuetest.Do(t, c, "ZREM", k.Due, "taken") // delivered, say
+	queuetest.Do(t, c, "ZREM", k.Due, "taken") // as if it had been delivered
 	queuetest.Do(t, c, "ZADD", stray.Due, later, "another")
 	redistest.Eventually(t, 15*time.Second, func() (bool, string) {
 		return queuetest.Integer(t, c, "ZCARD", stray.Due) == 0 && count("works again") == 1, "not moved, or not said"
@@ -127,8 +128,8 @@ func TestStrayMessageOverwritesNone(t *testing.T) {
 	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
 }
 
-// A producer that made a partition up cancelled, or moved, its message between the copy and the removal: it was told so, and the
-// copy was delivered all the same.
+// A producer that made up a partition cancelled or moved its message between the copy and the removal. The call
+// succeeded, but the copy used to be delivered.
 func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -148,8 +149,8 @@ func TestStrayMessageThatChangesWhileItIsMovedIsNotCopied(t *testing.T) {
 	}
 }
 
-// Another message that came to the partition between the copy and the removal kept the one from being removed: it was copied by
-// each pass, and delivered as often.
+// Another message that came to the partition between the copy and the removal used to prevent the removal: each pass
+// copied the message, and it was delivered as often.
 func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -175,14 +176,14 @@ func TestStrayMessagesOfABusyPartitionMoveOnce(t *testing.T) {
 		left := queuetest.Integer(t, c, "ZCOUNT", stray.Due, "-inf", "1")
 		return left == 0 && len(queuetest.Entries(t, c, prefix, queue)) >= n, fmt.Sprintf("%d are left", left)
 	})
-	// A copy that is taken back may have been drained by then: at least once, but not once for each pass.
+	// A copy that is removed again may have been drained by then: at least once, but not once per pass.
 	if got := len(queuetest.Entries(t, c, prefix, queue)); got >= 2*n {
 		t.Errorf("%d messages became %d entries", n, got)
 	}
 }
 
-// A stray message that had to stay stayed for ever, when nothing else came to its partition: also after the one in its place was
-// delivered.
+// A stray message that had to stay used to stay for ever if its partition did not change, even after the message in its
+// place was delivered.
 func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -213,7 +214,8 @@ func TestStrayMessageMovesWhenItsPlaceIsFree(t *testing.T) {
 	}
 }
 
-// Messages of one key stay together: they are moved to where their key belongs, and one that waited for it there waits no more.
+// Messages of one key stay together: they move to the partition of their key, and one that waited for its key waits no
+// more.
 func TestStrayMessagesGoByTheirKey(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

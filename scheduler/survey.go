@@ -14,18 +14,20 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// heldEvery: one of so many surveys, on average, also looks whether groups hold entries that somebody has deleted, which doubles
-// its cost. It is a last resort: bridges look after entries that a drain added, or a survey saw, until no group holds them.
+// heldEvery is how often a survey also checks whether groups hold deleted entries: one in this many on average, because
+// the check doubles its cost. It is a last resort: the keeper already watches entries that a drain added or a survey
+// saw, until no group holds them.
 const heldEvery = 6
 
-// Survey looks at the next queues in turn, at most lua.MaxSurvey: at all of them, because any scheduler drains what has been
-// overdue for long. It pokes loops that sleep past their head, and reports owned queues that need the other side.
+// Survey looks at the next queues in turn, at most lua.MaxSurvey. They include queues of other schedulers, because any
+// scheduler drains a queue that has been overdue for long. It pokes loops that would sleep past their head, and calls
+// Notice, Turns or Untidy for owned queues.
 func (s *Scheduler) Survey(ctx context.Context) error {
 	queues := s.nextToSurvey()
 	if len(queues) == 0 {
 		return nil
 	}
-	seen := s.waker.Seen() // read before the looks: so a lower token afterwards means that the server lost its data
+	seen := s.waker.Seen() // read before the looks: a lower token in a look then proves that the server lost its data
 	looks, err := s.lookAt(ctx, queues)
 	if err != nil {
 		return fmt.Errorf("survey: %w", err)
@@ -72,8 +74,8 @@ func (s *Scheduler) lookAt(ctx context.Context, queues []string) ([]lua.Look, er
 	return looks, nil
 }
 
-// moved says whether somebody must look after the entries of a queue: when a group holds some, or when they are not as they were
-// at the last look. Entries that nobody reads stay, and cost nothing.
+// moved reports whether the entries of a queue need attention: a group holds some, or they changed since the last
+// survey. Entries that no group reads stay where they are, and cost nothing.
 func (s *Scheduler) moved(queue, standing string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +84,7 @@ func (s *Scheduler) moved(queue, standing string) bool {
 	return standing == "" || standing != before
 }
 
-// act does what a look calls for, and says whether the blocked reads must change.
+// act reacts to the look at one queue, and reports whether the blocked reads must change.
 func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (changed bool) {
 	loop := s.loop(queue)
 	err := look.Err
@@ -92,7 +94,7 @@ func (s *Scheduler) act(ctx context.Context, queue string, look lua.Look) (chang
 	switch {
 	case err != nil:
 		if loop != nil && look.Busy && s.moved(queue, look.Standing) {
-			s.cfg.Notice(queue) // entries are freed, and tried again where that goes, whatever the schedule is
+			s.cfg.Notice(queue) // entries are acknowledged and retried even if the schedule cannot be read
 		}
 	case loop == nil && look.Overdue > s.cfg.Overdue:
 		var drained lua.Drained

@@ -25,7 +25,8 @@ func foreign(me, other string) string {
 	}
 }
 
-// An owner can be alive and unable to drain: without rights, cut off from one node, stuck. Then anyone does.
+// An owner may be alive but unable to drain: without permission, cut off from one node, or stuck. Then any scheduler
+// drains.
 func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -57,7 +58,7 @@ func TestOverdueQueueIsDrainedByAnyone(t *testing.T) {
 	}
 }
 
-// A producer that only runs ZADD adds no token: the survey sees it.
+// A producer that only runs ZADD adds no token: the survey finds the message.
 func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -102,7 +103,7 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 	queuetest.Do(t, c, "XGROUP", "CREATE", lua.NewKeys(prefix, queue).Stream, "g", "0")
 	notice()
 	more := lua.NewKeys(prefix, other).Stream
-	for range 3 { // each survey finds another entry in the one queue, and the other one as it was
+	for range 3 { // each survey finds another entry in one queue, and the other queue unchanged
 		queuetest.Do(t, c, "XADD", more, "*", "id", "c")
 		select {
 		case q := <-noticed:
@@ -114,12 +115,12 @@ func TestSurveyPokesLoopsThatSleepPastTheirHead(t *testing.T) {
 		}
 	}
 	queuetest.Do(t, c, "XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", lua.NewKeys(prefix, queue).Stream, ">")
-	for range 3 { // each survey: somebody holds an entry
+	for range 3 { // each survey: a group holds an entry
 		notice()
 	}
 }
 
-// A message is late by the ceiling when the key of the queue's tokens holds something else, and that is told once.
+// If the key of a queue's tokens has another type, its messages are late by the survey interval, which is logged once.
 func TestQueueWithoutTokensIsDrained(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -216,14 +217,15 @@ func TestFollowingNodeComesRound(t *testing.T) {
 	}
 }
 
-// However many partitions there are, a pass is bounded; the own ones come round soon, and those of others some time.
+// However many partitions there are, a survey is bounded; owned ones have their turn soon, those of others at some
+// time.
 func TestSurveyTakesTurns(t *testing.T) {
 	t.Parallel()
 	const interval = 4500 * time.Millisecond
 	for _, c := range []struct {
 		known, owned int
-		own, all     int           // passes until each of them was looked at
-		least        time.Duration // between two passes; zero = as configured
+		own, all     int           // surveys until each of them was looked at
+		least        time.Duration // between two surveys; zero = as configured
 	}{
 		{known: 0, owned: 0},
 		{known: 1, owned: 0, all: 1},
@@ -287,7 +289,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	wake := func(queue string) {
 		queuetest.Do(t, c, "XADD", lua.NewKeys(prefix, queue).Wake, "MAXLEN", "1", "*", "k", "v")
 	}
-	wake(queues[5]) // before anyone reads
+	wake(queues[5]) // before the read begins
 	w.watch(queues)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -310,7 +312,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	expect(queues[len(queues)-1])
 	queuetest.Do(t, c, "XADD", lua.NewGlobals(prefix).Wake, "MAXLEN", "1", "*", "k", "v")
 	expect("")
-	w.watch(queues[:10]) // interrupts the reads; tokens seen before stay seen
+	w.watch(queues[:10]) // interrupts the reads; it keeps the tokens seen so far
 	wake(queues[9])
 	expect(queues[9])
 	w.Reset()
@@ -330,7 +332,7 @@ func TestWakerReadsTokensOnceAndInAnyNumberOfStreams(t *testing.T) {
 	}
 }
 
-// clustered makes a scheduler believe that it talks to a cluster, where queues lie in different slots.
+// clustered makes a scheduler believe that it talks to a cluster, with queues in different slots.
 type clustered struct{ *redistest.Server }
 
 type clusterClient struct{ rueidis.Client }

@@ -7,16 +7,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const wakeCount = 100 // tokens of one stream; there is one unless a producer does not trim
+const wakeCount = 100 // tokens of one stream per read; a stream has one unless a producer does not trim it
 
-// waker waits for the wake tokens of all owned queues and the shared one. Every scheduler sees every token.
+// waker waits for wake tokens of all owned queues and of the shared stream. Every scheduler sees every token.
 type waker struct {
 	*tail.Reader
 	prefix string
 	shared string // key of the shared wake stream
 }
 
-// newWaker returns a waker that tells of each token whose queue it is; "" = of the shared stream.
+// newWaker returns a waker that calls woken with the queue of each token; "" = the shared stream.
 func newWaker(cfg Config, woken func(queue string), broken func(error)) *waker {
 	w := &waker{prefix: cfg.Prefix, shared: lua.NewGlobals(cfg.Prefix).Wake}
 	w.Reader = tail.New(tail.Config{

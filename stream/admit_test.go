@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What is not admitted is nobody's: it stays ready for other workers. An error is reported, and is no end.
+// Messages that are not admitted stay ready for other workers. An error is reported, and does not end the worker.
 func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 	t.Parallel()
 	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
@@ -62,7 +62,7 @@ func TestAWorkerTakesWhatIsAdmitted(t *testing.T) {
 	redistest.Want(t, "pending after a stop", r.Pending("g"), int64(0))
 }
 
-// Who pauses a queue while a worker waits to be admitted has it take nothing when it is.
+// If a queue is paused while its worker waits in Admit, the worker takes no message afterwards.
 func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -90,7 +90,7 @@ func TestWhatIsAdmittedInAPauseIsNotTaken(t *testing.T) {
 	if _, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
 		t.Fatal(err)
 	}
-	<-asked // for the second time: what was admitted first was not used
+	<-asked // for the second time: the first admission was not used
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 	redistest.Want(t, "delivered", w.Stats().Delivered, uint64(0))
 	allowed <- 1

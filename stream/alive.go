@@ -10,14 +10,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// HungAfter is after how long within one step a loop of a worker hangs: each ends within seconds, whatever Redis does.
+// HungAfter is the longest time in one step before a loop of a worker counts as hung. Each step ends within seconds,
+// whatever Redis does.
 const HungAfter = 30 * time.Second
 
-// pulse is how a loop shows that it lives: a count that is odd while the loop does what must end soon, and even while it waits.
+// pulse lets others see that a loop is alive. It is a count that is odd during a step that must end soon, and even
+// while the loop waits.
 type pulse struct {
 	n atomic.Uint64
 
-	// Of Alive.
+	// Used by Alive only.
 	seen  uint64
 	since time.Time
 }
@@ -26,7 +28,7 @@ func (u *pulse) begin() { u.n.Add(1) }
 func (u *pulse) end()   { u.n.Add(1) }
 func (u *pulse) step()  { u.n.Add(2) } // another try
 
-// hangs returns for how long the loop has been in one step, as far as it was asked.
+// hangs returns how long the loop has been in the current step, since the first call of hangs that saw it.
 func (u *pulse) hangs(now time.Time) time.Duration {
 	n := u.n.Load()
 	if n%2 == 0 || n != u.seen || u.since.IsZero() {
@@ -35,10 +37,10 @@ func (u *pulse) hangs(now time.Time) time.Duration {
 	return now.Sub(u.since)
 }
 
-// Alive returns why the worker must be started anew: a loop of it hangs, in a call to Redis or in Settled, for 30 s; or more
-// handlers than MaxAbandoned ignore their contexts, and the others keep their slots. It is to be asked every few seconds: what it
-// saw is compared with what it saw before. A handler that takes its time is no reason, nor an outage of Redis, which the worker
-// waits for. It does not touch Redis.
+// Alive returns an error if the worker hangs and must be restarted: a loop has been in a call to Redis, or in Settled,
+// for 30 s; or more than MaxAbandoned handlers ignore their contexts, and the excess ones keep their slots. Of several
+// queues it watches only the loops of the first. Call it every few seconds: it compares what it sees with the last
+// call. A slow handler is no error, nor is an outage of Redis: the worker waits for its end. It does not touch Redis.
 func (w *Worker) Alive() error { return w.aliveAt(time.Now()) }
 
 func (w *Worker) aliveAt(now time.Time) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// deafClient is one whose calls wait, without regard for their contexts, while the gate is closed.
+// deafClient is a client whose calls block while the gate is closed, and ignore their contexts.
 type deafClient struct {
 	rueidis.Client
 	gate chan struct{}
@@ -24,8 +24,8 @@ func (c *deafClient) Do(ctx context.Context, command rueidis.Completed) rueidis.
 	return c.Client.Do(ctx, command)
 }
 
-// A worker whose settlements hang for ever was called healthy, and nobody started it anew. One that waits for messages, for a
-// handler that takes hours, or for Redis, is healthy.
+// A worker whose settlements hung for ever used to be healthy, and was never restarted. A worker that waits for
+// messages, for a handler that takes hours, or for Redis, is healthy.
 func TestWorkerSaysThatItHangs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

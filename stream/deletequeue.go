@@ -15,13 +15,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrNotEmpty: a queue that was to be deleted holds messages, recurrences or push targets.
+// ErrNotEmpty: the queue to be deleted holds messages, recurrences or push targets.
 var ErrNotEmpty = errors.New("the queue is not empty")
 
-// ErrUnknownQueue: nobody registered the queue, and it has no keys.
+// ErrUnknownQueue: the queue is not registered and has no keys.
 var ErrUnknownQueue = errors.New("no such queue")
 
-// Contents is what is lost, or was lost, with a queue.
+// Contents counts and names the data that is deleted with a queue.
 type Contents struct {
 	Scheduled int64    `json:"scheduled"`
 	Entries   int64    `json:"entries"` // of the streams: ready, pending, or not freed yet
@@ -33,15 +33,15 @@ type Contents struct {
 	Targets     []string `json:"push_targets"` // groups whose messages are posted to a URL
 }
 
-// Messages is how many there are.
+// Messages returns the number of all messages.
 func (c Contents) Messages() int64 { return c.Scheduled + c.Entries + c.Dead }
 
-// Empty reports whether there is nothing that has to be deleted by force. Groups are no contents.
+// Empty reports whether the queue can be deleted without force. Groups do not count.
 func (c Contents) Empty() bool {
 	return c.Messages() == 0 && len(c.Recurrences) == 0 && len(c.Targets) == 0
 }
 
-// String is "3 scheduled, 1 dead, 2 recurrences (nightly, weekly), 1 push target (mailer)".
+// String returns a text like "3 scheduled, 1 dead, 2 recurrences (nightly, weekly), 1 push target (mailer)".
 func (c Contents) String() string {
 	var parts []string
 	for _, count := range []struct {
@@ -72,18 +72,20 @@ func appendNamed(parts []string, what string, names []string) []string {
 	}
 }
 
-// aliveWithin is how recently a worker that lives must have read: it reads every few seconds.
+// aliveWithin is the greatest age of a live worker's last read: it reads every few seconds.
 const aliveWithin = 10 * time.Second
 
-// DeleteQueue removes a queue: the keys of all its partitions, also of those that a growth prepared and did not
-// publish, with its groups, settings and dedup windows, and then its registration. ErrNotEmpty: it holds messages,
-// recurrences or push targets, and force is false; groups and policy are as they were then. What is written between the
-// look and the removal of a partition is not lost: the script that removes it looks again. When it refuses, partitions
-// before it are gone, with their dedup windows; they get groups and policy anew from partition 0, which goes last.
-// Contents says what there was. ErrUnknownQueue. It passes on a full server. After another error repeat it, or keep the
-// queue by Grow with the count in force.
+// DeleteQueue removes a queue: the keys of all its partitions, also of partitions that a growth prepared and did not
+// publish, with groups, settings and dedup windows, and then its registration. It returns what the queue held.
 //
-// Bridges do not register it anew. A producer that goes on scheduling, and a worker that goes on reading, make it again.
+// ErrNotEmpty: the queue holds messages, recurrences or push targets, and force is false; groups and policy stay as
+// they were. Messages written between the check and the removal of a partition are not lost: the script that removes it
+// checks again. If it refuses, the partitions before it are gone, with their dedup windows; they get groups and policy
+// again from partition 0, which is removed last. ErrUnknownQueue. It works on a full server. After any other error
+// repeat it, or keep the queue by calling Grow with the current count.
+//
+// Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
+// again.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return Contents{}, err
@@ -100,7 +102,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		return fail(Contents{}, err)
 	}
 	names := append(counts.Names(queue), beyond...)
-	// lists in JSON, also of nothing
+	// empty lists, not nil: they become [] in JSON
 	had := Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
 	there := false
 	for _, name := range names { // look at all partitions before the first is gone
@@ -124,7 +126,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 			return fail(had, err)
 		}
 	}
-	// Without this mark the registry would seem lost, and bridges would register again what they remember.
+	// Without this mark the registry would seem lost, and bridges would register the queues that they remember.
 	globals := lua.NewGlobals(prefix)
 	if err := lua.MarkDeleted(ctx, c, globals, queue); err != nil {
 		return fail(had, err)
@@ -140,8 +142,9 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	return had, nil
 }
 
-// keepQueue gives partitions that were removed their groups and the policy again, because another one is not empty, and returns
-// ErrNotEmpty. It adds to the contents what is in that one. Partition 0 is removed last, so it still has what they are to get.
+// keepQueue gives removed partitions their groups and policy again, because another partition is not empty, and returns
+// ErrNotEmpty. It adds the contents of that partition to had. Partition 0 is removed last, so it still has the groups
+// and the policy.
 func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue, name string, had *Contents) error {
 	kept := partitionSync{c: c, prefix: prefix, queue: queue}
 	if err := kept.all(ctx); err != nil {
@@ -156,8 +159,8 @@ func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue, name string
 	return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had)
 }
 
-// partitionsBeyond returns the names of partitions beyond the count that have keys: a growth that failed has prepared them, or a
-// producer has made up their names. One round trip; on a cluster one to each server.
+// partitionsBeyond returns the partitions beyond the count that have keys: a failed growth has prepared them, or a
+// producer has made up their names. One round trip; on a cluster one per server.
 func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue string, counts lua.Counts) ([]string, error) {
 	names := counts.With(lua.MaxPartitions).Names(queue)[counts.Latest():]
 	keys := make([]int64, len(names))
@@ -191,7 +194,7 @@ func (c *Contents) add(o Contents) {
 	}
 }
 
-// contentsOf looks at one partition.
+// contentsOf returns the contents of one partition, and whether it has any key.
 func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -223,7 +226,7 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 	return had, keys > 0, nil
 }
 
-// fieldsOf asks for the names of the fields of a hash, in order.
+// fieldsOf asks for the sorted field names of a hash.
 func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
 	return view.Into(c.B().Hkeys().Key(key).Build(), names, func(reply rueidis.RedisResult) ([]string, error) {
 		fields, err := reply.AsStrSlice()
@@ -232,7 +235,8 @@ func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
 	})
 }
 
-// removePartition removes all keys of a partition: without force only when it holds nothing at that moment.
+// removePartition removes all keys of a partition. Without force it fails with ErrNotEmpty if the partition holds
+// anything at that moment.
 func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

@@ -10,8 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue that somebody had mistyped could not be removed. One that holds messages is left alone, whole, unless that is asked
-// for.
+// A queue with a misspelt name could not be removed. A queue with messages stays complete, unless force is set.
 func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -58,7 +57,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if n := exists(append(append(k.All(), second.All()...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
-		// the other one, and the mark
+		// the other queue, and the mark
 		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil ||
 			len(names) != 2 {
 			t.Errorf("registered: %q, %v", names, err)
@@ -75,7 +74,7 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 	})
 }
 
-// Recurrences and push targets went with an empty queue, and nobody had been asked.
+// Recurrences and push targets used to be deleted with an empty queue, without force.
 func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -104,8 +103,9 @@ func TestDeleteQueueKeepsRecurrencesAndPushTargets(t *testing.T) {
 	})
 }
 
-// A message that came between the look and the removal has the queue refused. Partitions that held nothing were gone by then,
-// with their groups and the policy: a group whose workers were away lost what came there later.
+// A message that arrives between the check and the removal makes the deletion fail. Partitions without messages were
+// gone by then, with their groups and the policy: a group without live workers used to miss messages that came there
+// later.
 func TestDeleteQueueThatIsRefusedKeepsGroupsAndPolicy(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -146,7 +146,7 @@ func TestDeleteQueueThatIsRefusedKeepsGroupsAndPolicy(t *testing.T) {
 	}
 }
 
-// What a growth had prepared, and not published, stayed when its queue was deleted.
+// Partitions that a growth had prepared but not published used to stay when their queue was deleted.
 func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -173,7 +173,7 @@ func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
 	}
 }
 
-// Messages in a partition that the queue does not have are messages of the queue: a bridge is about to move them.
+// Messages in a partition that the queue does not have count as messages of the queue: a bridge is about to move them.
 func TestDeleteQueueLooksBeyondTheCount(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -189,7 +189,7 @@ func TestDeleteQueueLooksBeyondTheCount(t *testing.T) {
 	redistest.Want(t, "left", fmt.Sprint(left, err), "0 <nil>")
 }
 
-// A full server refused to have a queue deleted: what frees memory has to go on.
+// A full server used to refuse the deletion of a queue: commands that free memory must work.
 func TestAFullServerHasQueuesDeleted(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

@@ -12,35 +12,35 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// delivery is one entry that this worker holds, from the moment it was read until it is settled.
+// delivery is one entry that this worker holds, from its read until its settlement.
 type delivery struct {
 	msg    Message
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	epoch  uint64    // partitionWorker.broken when it was read
-	read   time.Time // when
+	epoch  uint64    // partitionWorker.broken at the time of the read
+	read   time.Time // time of the read
 
-	handling handling // of a delivery that is this group's
+	handling handling // not used for a retry of another group
 
 	// Written when the handling ends.
 	panicked bool
-	returned time.Duration // since read: when the handler did; only where somebody listens
+	returned time.Duration // since read; only set for an observer
 
 	// Guarded by holdings.
 	listed     bool
 	prev, next *delivery
 
 	mu        sync.Mutex
-	extended  time.Time // monotonic: the server cannot have counted less idle time than since then
+	extended  time.Time // monotonic: the idle time on the server began no earlier
 	lost      bool
-	cancelled bool // the message was, by somebody's Cancel
+	cancelled bool // the message was, by a call of Cancel
 }
 
-// sameMaster: so soon after a read this worker cannot be connected to another master yet.
+// sameMaster is the time after a read within which this worker cannot yet be connected to another master.
 const sameMaster = 100 * time.Millisecond
 
-// held names the entry for a settlement. It adds the message ID when there may have been a failover since the read, because the
-// new master may have given the entry ID to another message. A worker that sends nothing does not see its connection break.
+// heldAt names the entry for a settlement. It adds the message ID if a failover is possible since the read, because the
+// new master may have given the entry ID to another message. An idle worker does not notice that its connection broke.
 func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
 	if d.epoch == p.broken.Load() && now.Sub(d.read) < sameMaster {
 		return lua.Held{Entry: d.msg.EntryID, Key: d.msg.Extra[lua.FieldKey]}
@@ -48,7 +48,7 @@ func (p *partitionWorker) heldAt(d *delivery, now time.Time) lua.Held {
 	return lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID, Key: d.msg.Extra[lua.FieldKey]}
 }
 
-// foreign reports whether the entry is a retry for another group: acknowledged, never handled.
+// foreign reports whether the entry is a retry for another group: it is acknowledged, never handled.
 func (d *delivery) foreign() bool { return d.msg.For != "" && d.msg.For != d.msg.Group }
 
 func (d *delivery) lose(cause error) {
@@ -76,13 +76,13 @@ const (
 	registerInterval = time.Minute
 	extendBatch      = 200
 
-	// learnWithin is how often a worker extends at least, however long the visibility timeout is, so that a handler hears within
-	// 5 seconds that its message was cancelled. While nothing is held no call is sent.
+	// learnWithin is the longest time between two extends, however long the visibility timeout is. So a handler learns
+	// within 5 seconds that its message was cancelled. While nothing is held no call is sent.
 	learnWithin = 4500 * time.Millisecond
 )
 
-// extendLoop extends everything held at a third of the visibility timeout, after learnWithin at the latest, and at once when the
-// timeout has changed. It needs the queue's own server and no other.
+// extendLoop extends all held entries every third of the visibility timeout, at the latest after learnWithin, and at
+// once when the timeout changes. It only needs the server of the queue.
 func (p *partitionWorker) extendLoop(ctx context.Context) {
 	for {
 		began, visibility := time.Now(), p.policy.Load().VisibilityTimeout
@@ -99,8 +99,8 @@ func (p *partitionWorker) extendLoop(ctx context.Context) {
 	}
 }
 
-// refreshLoop reads the policy again and again. On a cluster the defaults may be out of reach while the queue is not, so neither
-// reading nor extending waits for it.
+// refreshLoop reads the policy at intervals. On a cluster the defaults may be out of reach while the queue is not, so
+// neither reads nor extends wait for it.
 func (p *partitionWorker) refreshLoop(ctx context.Context) {
 	for {
 		p.looks.begin()
@@ -137,7 +137,8 @@ func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 	return nil
 }
 
-// extendHeld extends everything held. It tells handlers when their delivery is lost, and when nobody can know that any more.
+// extendHeld extends all held entries. It cancels handlers whose delivery is lost, or may be lost because no extend has
+// succeeded for a visibility timeout.
 func (p *partitionWorker) extendHeld(ctx context.Context, visibility time.Duration) error {
 	all := slices.DeleteFunc(p.held.list(), func(d *delivery) bool { return d.handling.wasAbandoned() })
 	var failed error
@@ -157,7 +158,7 @@ func (p *partitionWorker) extend(ctx context.Context, batch []*delivery, visibil
 	for i, d := range batch {
 		held[i] = lua.Held{Entry: d.msg.EntryID, ID: d.msg.ID}
 	}
-	before := time.Now() // the server counts idle time from later than this
+	before := time.Now() // idle time on the server begins after this
 	call, cancel := context.WithTimeout(ctx, max(100*time.Millisecond, min(loop.CallTimeout, visibility/3)))
 	own, err := lua.Extend(call, p.cfg.Client, p.keys, p.cfg.Group, p.cfg.Consumer, held)
 	cancel()
@@ -172,7 +173,7 @@ func (p *partitionWorker) extend(ctx context.Context, batch []*delivery, visibil
 				d.lose(ErrCancelled)
 			}
 		case err == nil:
-			if p.held.has(d) { // else it was settled while the call was under way
+			if p.held.has(d) { // else it was settled during the call
 				d.lose(ErrLost)
 			}
 		default:

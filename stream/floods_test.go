@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Two thousand messages that fail at once are a few lines with their names, and the number of the others: none is left out
-// uncounted when the worker has ended. And: a panic's line lacked the attempt.
+// Two thousand messages that fail at once make a few lines with their names, and the number of the others: all are
+// counted when the worker has ended. Besides, a panic's line once lacked the attempt.
 func TestAFloodOfFailuresIsAFewLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A pause that workers keep: they finish what they hold, take nothing new, and go on after it.
+// During a pause workers finish the messages that they hold, take no new ones, and continue after it.
 func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -44,14 +44,14 @@ func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
 				t.Fatal(changed, err)
 			}
 		}
-		redistest.Eventually(t, 2*PolicyInterval, func() (bool, string) { // it is busy with what it holds, and looks for itself
+		redistest.Eventually(t, 2*PolicyInterval, func() (bool, string) { // busy: it reads the policy itself
 			return w.served[0].policy.Load().HeldWorkers, "the worker has not seen the pause"
 		})
 		close(release)
 		redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 			return done.Load() >= 2 && r.Number("XLEN", r.Keys.Stream) == 20-done.Load(), fmt.Sprint(done.Load(), " done")
 		})
-		if n := begun.Load(); n > 4 { // what a read was given that was under way
+		if n := begun.Load(); n > 4 { // those of the read that was in flight
 			t.Errorf("%d of 20 were begun in a pause", n)
 		}
 		if changed, err := Pause(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil || !changed {
@@ -64,7 +64,7 @@ func TestWorkersKeepAPauseAndGoOn(t *testing.T) {
 	})
 }
 
-// What limits the flow of a queue is read and written as any setting, of a whole queue alone.
+// Flow limits are read and written like any setting of a whole queue.
 func TestFlowSettings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

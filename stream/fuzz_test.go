@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// FuzzPolicy: whatever stands in the hashes, the policy in force is within its limits, each setting is the first one that counts,
-// and what does not count is named.
+// FuzzPolicy: for any contents of the hashes, the policy in force is within its limits, each setting is the first valid
+// one, and invalid ones are named.
 func FuzzPolicy(f *testing.F) {
 	f.Add("g", "visibility_ms", "30000", "group:g:visibility_ms", "100", "visibility_ms", "5000")
 	f.Add("g/ü", "group:g%2F%C3%BC:max_attempts", "3", "max_attempts", "0", "max_attempts", "7")
@@ -69,7 +69,7 @@ var delayList = regexp.MustCompile(`^[0-9]+(,[0-9]+)*$`)
 
 var plainField = regexp.MustCompile(`^group:[A-Za-z0-9._~%-]*:max_attempts$`)
 
-// FuzzGroupSetting: the percent-encoding of a group's name is plain ASCII, holds no colon, and no two groups share one.
+// FuzzGroupSetting: the percent-encoding of a group's name is plain ASCII without a colon, and unique to the group.
 func FuzzGroupSetting(f *testing.F) {
 	f.Add("g", "g ")
 	f.Add("a b", "a+b")

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// goroutineID returns the number of the calling goroutine, as stack traces show it; 0 = not known. It takes some microseconds.
+// goroutineID returns the number of the calling goroutine as in stack traces; 0 = unknown. It takes some microseconds.
 func goroutineID() uint64 {
 	var line [64]byte
 	return numberOf(line[:runtime.Stack(line[:], false)])
 }
 
-// numberOf returns the number of the goroutine whose stack trace this is; 0 = it is none.
+// numberOf returns the goroutine's number from its stack trace; 0 = it is not a stack trace.
 func numberOf(trace []byte) uint64 {
 	trace, found := bytes.CutPrefix(trace, []byte("goroutine "))
 	number, _, ended := bytes.Cut(trace, []byte(" "))
@@ -34,15 +34,15 @@ const (
 	tracesLast = time.Second
 )
 
-// stackTraces returns the stacks of goroutines that hang. All goroutines of the process stand still while their stacks are taken.
-// So stacks are used again for a second: thousands of handlers may hang at once, and are abandoned at once.
+// stackTraces returns the stacks of hanging goroutines. Taking them stops all goroutines of the process. So the stacks
+// are reused for a second: thousands of handlers may hang, and be abandoned, at once.
 type stackTraces struct {
 	mu     sync.Mutex
 	taken  time.Time
 	stacks map[uint64][]byte
 }
 
-// of returns the stack of a goroutine as it was at some time after since.
+// of returns the stack of a goroutine at some time after since.
 func (s *stackTraces) of(id uint64, since time.Time) string {
 	if id == 0 {
 		return "not known: the timeout was set after the handler had begun"
@@ -68,7 +68,7 @@ func (s *stackTraces) forget() {
 	}
 }
 
-// takeStacks returns the stacks of all goroutines by their numbers, as far as they fit into maxTraces.
+// takeStacks returns the stacks of all goroutines by number, as far as they fit into maxTraces.
 func takeStacks() map[uint64][]byte {
 	traces := make([]byte, 1<<20)
 	for {

@@ -43,7 +43,7 @@ func Delivered(e lua.Entry, queue string, partition int, group string) Message {
 		EntryID: e.EntryID, Due: e.Due, MaxAttempts: e.MaxAttempts, Expires: e.Expires, For: e.For, Error: e.Error,
 		Extra: e.Extra,
 	}
-	// Only dead letters have these fields by our own hand; on a delivery they are another program's.
+	// duestream sets these fields on dead letters only; on a delivery another program has set them.
 	m.addExtra(lua.FieldGroup, e.Group)
 	m.addExtra(lua.FieldReason, e.Reason)
 	m.addExtra(lua.FieldEntry, e.Entry)
@@ -60,8 +60,8 @@ func (m *Message) addExtra(name, value string) {
 	m.Extra[name] = value
 }
 
-// Lateness is how long after its due time the entry was added to the stream, by the server's clock. For a retry it counts from
-// the time the retry was due.
+// Lateness returns how long after its due time the entry was added to the stream, by the server's clock. For a retry it
+// counts from the due time of the retry.
 func (m *Message) Lateness() time.Duration {
 	if m.Due.IsZero() {
 		return 0
@@ -69,7 +69,7 @@ func (m *Message) Lateness() time.Duration {
 	return max(0, lua.EntryTime(m.EntryID).Sub(m.Due))
 }
 
-// Handler does the work of one message. What it returns decides what happens next:
+// Handler handles one message. Its result decides the next step:
 //
 //   - nil: acknowledged, for this group for good;
 //   - an error: delivered again after the policy's delay, or dead-lettered when its attempts are used up;
@@ -78,24 +78,23 @@ func (m *Message) Lateness() time.Duration {
 //   - Snooze: delivered again after a delay, and no attempt is counted;
 //   - Release: delivered again at once, to whoever asks first, and no attempt is counted.
 //
-// A panic counts as an error that carries its stack. Messages are delivered at least once: a handler may see one again, and must
-// not rely on order. ctx is cancelled when the delivery was lost to a reclaim, when that can no longer be ruled out, when the
-// handler's time is over, when somebody cancels the message, and when the worker stops for good (context.Cause tells: ErrLost,
-// ErrUnreachable, ErrHandlerTimeout, ErrCancelled, ErrStopping).
+// A panic counts as an error with its stack. Messages are delivered at least once: a handler may see one again, and
+// must not rely on order. context.Cause tells why ctx was cancelled: ErrLost, ErrUnreachable, ErrHandlerTimeout,
+// ErrCancelled or ErrStopping.
 type Handler func(ctx context.Context, m *Message) error
 
 // Causes of a handler's cancelled context.
 var (
-	// ErrLost: the entry is no longer this consumer's, because it was reclaimed. Nothing the handler returns has any effect.
+	// ErrLost: the entry was reclaimed, or its body was deleted. The handler's result has no effect.
 	ErrLost = errors.New("delivery lost: the entry was reclaimed or its body deleted")
-	// ErrUnreachable: the visibility timeout has passed since the last successful extend; someone else may have the message now.
+	// ErrUnreachable: no extend has succeeded for a visibility timeout; another consumer may have the message now.
 	ErrUnreachable = errors.New("delivery may be lost: not extended for a whole visibility timeout")
 	// ErrCancelled: somebody cancelled the message. Whatever the handler returns, the group is done with it.
 	ErrCancelled = errors.New("message cancelled")
 	// ErrStopping: the worker's ShutdownTimeout is over.
 	ErrStopping = errors.New("worker is stopping")
-	// ErrHandlerTimeout: the handler has used up its time. Its attempt has failed unless it returns nil all the same. When it
-	// does not return within AbandonAfter it is abandoned, and nothing that it returns has any effect.
+	// ErrHandlerTimeout: the handler has used up its time. Its attempt has failed unless it still returns nil. If it
+	// does not return within AbandonAfter it is abandoned, and its result has no effect.
 	ErrHandlerTimeout = errors.New("handler timeout is over")
 )
 
@@ -109,8 +108,8 @@ func (e *retryAfter) Error() string {
 }
 func (e *retryAfter) Unwrap() error { return e.err }
 
-// RetryAfter returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the
-// two), unless its attempts are used up. A nil err is recorded as "retry requested".
+// RetryAfter returns an error with which the message is delivered again after d, unless its attempts are used up. d is
+// limited to 0 to ten years. A nil err is recorded as "retry requested".
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("retry requested")
@@ -123,8 +122,8 @@ type deadLetter struct{ err error }
 func (e *deadLetter) Error() string { return e.err.Error() }
 func (e *deadLetter) Unwrap() error { return e.err }
 
-// DeadLetter returns an error that has the message dead-lettered at once, with err as its error. A nil err is recorded as
-// "dead letter requested".
+// DeadLetter returns an error with which the message is dead-lettered at once; err is recorded as the dead letter's
+// error. A nil err is recorded as "dead letter requested".
 func DeadLetter(err error) error {
 	if err == nil {
 		err = errors.New("dead letter requested")
@@ -137,9 +136,10 @@ type release struct{ err error }
 func (e *release) Error() string { return e.err.Error() }
 func (e *release) Unwrap() error { return e.err }
 
-// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
-// for a worker that is about to stop, and for work that it never began, by no fault of the message: a worker that goes on gets
-// the message again, at once and without end. A nil err is "released".
+// Release returns an error with which the message is given back unchanged: it is delivered again at once, with the same
+// attempt. It is for a worker that is about to stop, and for work that could not begin for a reason outside the
+// message. A worker that keeps reading gets the message again at once, without end. A nil err is recorded as
+// "released".
 func Release(err error) error {
 	if err == nil {
 		err = errors.New("released")
@@ -151,12 +151,12 @@ type snooze struct{ delay time.Duration }
 
 func (e *snooze) Error() string { return "snoozed for " + e.delay.String() }
 
-// Snooze returns an error that has the message delivered again after d (0 to ten years; outside of it the nearest of the two),
-// with the same attempt: it is no failure, but not to be done yet. A message may be snoozed as often as the policy says (1,000
-// times, unless it says otherwise); once more makes a dead letter with reason "max_snoozes".
+// Snooze returns an error with which the message is delivered again after d, with the same attempt: it has not failed,
+// but is not to be handled yet. d is limited to 0 to ten years. The policy limits the number of snoozes of a message
+// (default 1,000); one more makes a dead letter with reason "max_snoozes".
 func Snooze(d time.Duration) error { return &snooze{min(max(0, d), lua.MaxDelay)} }
 
-// FailureOf says how an entry leaves the pending list after its handler returned err, which is not nil.
+// FailureOf returns how an entry is settled when its handler returned err, which is not nil.
 func FailureOf(err error) lua.Failure {
 	outcome := OutcomeOf(err)
 	f := lua.Failure{Action: lua.ActionRetry, Delay: outcome.Delay, Reason: lua.ReasonMaxAttempts, Error: err.Error()}

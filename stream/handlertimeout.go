@@ -16,12 +16,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// handling is one call of the handler, and the time limit of that call.
+// handling is one call of the handler, with its time limit.
 type handling struct {
-	message   Message       // the handler's own, but for the payload's bytes: an abandoned handler may still write to it
+	message   Message       // the handler's copy, sharing only the payload: an abandoned handler may still write to it
 	began     time.Duration // since the delivery was read
-	goroutine uint64        // which runs the handler; 0 = not known
-	keepsSlot bool          // it was abandoned, and there are too many such handlers to give its slot to another message
+	goroutine uint64        // of the handler; 0 = unknown
+	keepsSlot bool          // it was abandoned, but too many are: its slot stays taken
 
 	mu        sync.Mutex
 	timeout   time.Duration // 0 = no limit
@@ -32,7 +32,7 @@ type handling struct {
 	abandoned bool
 }
 
-// begin prepares the call of the handler on the goroutine that will make it.
+// begin prepares the handler's call, on the goroutine that will make it.
 func (p *partitionWorker) begin(d *delivery) {
 	h := &d.handling
 	h.message = d.msg
@@ -48,8 +48,8 @@ func (p *partitionWorker) begin(d *delivery) {
 	p.limit(d, timeout)
 }
 
-// timeoutOf returns how long the handler of a message may take; 0 = without limit. The message's own setting counts first, then
-// the policy's, then that of the worker's configuration.
+// timeoutOf returns the time limit of a message's handler; 0 = no limit. The message's own setting takes precedence,
+// then the policy, then the worker's configuration.
 func (p *partitionWorker) timeoutOf(m *Message) time.Duration {
 	text := m.Extra[lua.FieldHandlerTimeout]
 	if text != "" {
@@ -61,7 +61,7 @@ func (p *partitionWorker) timeoutOf(m *Message) time.Duration {
 	return cmp.Or(p.policy.Load().HandlerTimeout, p.cfg.HandlerTimeout)
 }
 
-// limit sets the timeout of a handler that runs, counted from its beginning. The caller holds d.handling.mu.
+// limit sets the timeout of a running handler, counted from its beginning. The caller holds d.handling.mu.
 func (p *partitionWorker) limit(d *delivery, timeout time.Duration) {
 	h := &d.handling
 	if h.ended || h.timedOut || h.timeout == timeout {
@@ -79,8 +79,8 @@ func (p *partitionWorker) limit(d *delivery, timeout time.Duration) {
 // handledFor returns how long the handler has been running.
 func (d *delivery) handledFor() time.Duration { return time.Since(d.read) - d.handling.began }
 
-// limitAll applies a changed policy to handlers that run already: an operator who sets a timeout wants the handlers that hang to
-// end.
+// limitAll applies a changed policy to running handlers: an operator who sets a timeout wants to end handlers that
+// hang.
 func (p *partitionWorker) limitAll() {
 	for _, d := range p.held.list() {
 		d.handling.mu.Lock()
@@ -91,7 +91,7 @@ func (p *partitionWorker) limitAll() {
 	}
 }
 
-// settledMessage returns the message as observers of its settlement see it: what the handler made of it, unless the handler was
+// settledMessage returns the message for the observers of its settlement: the handler's copy, unless the handler was
 // abandoned.
 func (d *delivery) settledMessage() *Message {
 	d.handling.mu.Lock()
@@ -107,14 +107,14 @@ func (p *partitionWorker) timeOut(d *delivery) {
 	h := &d.handling
 	h.mu.Lock()
 	timeout := h.timeout
-	if h.ended || h.timedOut || timeout == 0 || d.handledFor() < timeout { // the limit changed meanwhile
+	if h.ended || h.timedOut || timeout == 0 || d.handledFor() < timeout { // the limit changed in between
 		h.mu.Unlock()
 		return
 	}
 	h.timedOut = true
 	h.timer = time.AfterFunc(p.cfg.AbandonAfter, func() { p.abandon(d) })
 	h.mu.Unlock()
-	if d.ctx.Err() != nil { // lost, or the worker stops: the handler was told to end already
+	if d.ctx.Err() != nil { // lost, or the worker stops: the handler was cancelled already
 		return
 	}
 	p.timedOut.Add(1)
@@ -123,7 +123,7 @@ func (p *partitionWorker) timeOut(d *delivery) {
 	d.cancel(ErrHandlerTimeout)
 }
 
-// end says whether the handler returned before it was abandoned.
+// end reports whether the handler returned before it was abandoned.
 func (h *handling) end() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +137,7 @@ func (h *handling) end() bool {
 	return true
 }
 
-// giveUp says whether the handler is abandoned now: it has not returned before. It counts the handler as abandoned.
+// giveUp marks the handler as abandoned and counts it. ok is false if it has returned or was abandoned before.
 func (h *handling) giveUp(all *abandonedHandlers) (running int, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,10 +155,10 @@ func (h *handling) wasAbandoned() bool {
 	return h.abandoned
 }
 
-// abandon settles a delivery whose handler ignores its context. The handler's goroutine lives on; nothing that it does has an
-// effect on the message.
+// abandon settles a delivery whose handler ignores its context. The handler's goroutine lives on, without effect on the
+// message.
 //
-// A worker that stops abandons nobody: it leaves the entry pending, and says so in drainHandlers.
+// A worker that stops abandons no handler: it leaves the entry pending, and logs that in drainHandlers.
 func (p *partitionWorker) abandon(d *delivery) {
 	if errors.Is(context.Cause(d.ctx), ErrStopping) {
 		return
@@ -170,7 +170,7 @@ func (p *partitionWorker) abandon(d *delivery) {
 	}
 	p.abandoned.Add(1)
 	p.told(observe.Abandoned, 1)
-	if p.log.Enabled(context.Background(), slog.LevelError) { // else nobody needs the stack
+	if p.log.Enabled(context.Background(), slog.LevelError) { // else the stack is not needed
 		p.note(slog.LevelError, "handler abandoned: it ignores its cancelled context, and its goroutine lives on", d,
 			slog.Duration("handler_timeout", h.timeout), slog.Duration("running_for", d.handledFor().Round(time.Millisecond)),
 			slog.Int("abandoned_running", running), slog.Bool("slot_kept", h.keepsSlot),
@@ -180,7 +180,7 @@ func (p *partitionWorker) abandon(d *delivery) {
 	p.finish(d, fmt.Errorf("the handler ignored its context for another %s", p.cfg.AbandonAfter))
 }
 
-// returned takes what the handler returned. An abandoned one has no effect any more.
+// returned settles a delivery by the result of its handler. The result of an abandoned handler has no effect.
 func (p *partitionWorker) returned(d *delivery, err error, panicked bool) {
 	if !d.handling.end() {
 		p.told(observe.AbandonedReturned, 1)
@@ -192,8 +192,8 @@ func (p *partitionWorker) returned(d *delivery, err error, panicked bool) {
 	p.finish(d, err)
 }
 
-// timeoutFailure is FailureOf for a handler that failed after its timeout: its attempt counts, whatever the handler asked for,
-// unless it asked for a dead letter.
+// timeoutFailure is FailureOf for a handler that failed after its timeout. The attempt counts, also if the handler
+// asked for a snooze or a release; a dead letter stays one.
 func (d *delivery) timeoutFailure(err error, trace string) lua.Failure {
 	f := FailureOf(err)
 	f.Trace = trace
@@ -211,8 +211,8 @@ func (d *delivery) timeoutFailure(err error, trace string) lua.Failure {
 	return f
 }
 
-// abandonedHandlers counts the abandoned handlers of a worker that have not returned. Up to the limit each has given up its slot;
-// each one beyond the limit keeps a slot.
+// abandonedHandlers counts the abandoned handlers of a worker that have not returned. Up to the limit each gives up its
+// slot; each one beyond keeps its slot.
 type abandonedHandlers struct {
 	limit   int64
 	running atomic.Int64
@@ -223,7 +223,7 @@ func (a *abandonedHandlers) add() (running int, keepsSlot bool) {
 	return int(n), n > a.limit
 }
 
-// remove returns how many slots are free by the return of an abandoned handler.
+// remove returns how many slots become free when an abandoned handler returns.
 func (a *abandonedHandlers) remove() int {
 	if a.running.Add(-1) >= a.limit {
 		return 1
@@ -231,7 +231,7 @@ func (a *abandonedHandlers) remove() int {
 	return 0
 }
 
-// trouble returns why the worker must be started anew: handlers that hang keep its slots.
+// trouble returns why the worker must be restarted: hanging handlers keep its slots.
 func (a *abandonedHandlers) trouble() error {
 	n := a.running.Load()
 	if n <= a.limit {

@@ -22,7 +22,7 @@ const (
 	shortAbandon = 150 * time.Millisecond
 )
 
-// hangForGood ignores its context, as a handler does that waits for something that never answers.
+// hangForGood ignores its context, like a handler that waits for an answer that never comes.
 func hangForGood(release <-chan struct{}) { <-release }
 
 func (r *rig) letters() []rueidis.XRangeEntry {
@@ -34,7 +34,7 @@ func (r *rig) letters() []rueidis.XRangeEntry {
 	return letters
 }
 
-// A handler that hung kept its message, its slot and its key for ever.
+// A handler that hung used to keep its message, its slot and its key for ever.
 func TestHungHandlerIsAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -96,7 +96,7 @@ func TestHungHandlerIsAbandoned(t *testing.T) {
 	redistest.Want(t, "free slots", w.slots.free, 1)
 }
 
-// What a handler returns after its timeout is a failed attempt, unless it is nil or a dead letter.
+// Any result of a handler after its timeout is a failed attempt, except nil and a dead letter.
 func TestOutcomesAfterTheTimeout(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -164,7 +164,7 @@ func TestOutcomesAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// A worker whose handlers hang one after the other would have any number of goroutines.
+// Without a bound, a worker whose handlers hang one after another would have any number of goroutines.
 func TestAbandonedHandlersAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -194,7 +194,7 @@ func TestAbandonedHandlersAreBounded(t *testing.T) {
 	r.Ready("b", "c")
 	<-started
 	<-started
-	abandoned(3) // each leaves its message
+	abandoned(3) // each gives up its message
 	const trouble = "3 handlers ignore their cancelled contexts, 2 more than MaxAbandoned (1): these keep their slots"
 	redistest.Want(t, "alive", fmt.Sprint(w.Alive()), trouble)
 	redistest.Want(t, "ready", fmt.Sprint(w.Ready()), trouble)
@@ -212,7 +212,7 @@ func TestAbandonedHandlersAreBounded(t *testing.T) {
 	redistest.Want(t, "free slots", w.slots.free, 2)
 }
 
-// The stop leaves the entry of a handler that ignores it pending, as it does without a timeout: another worker must not get it
+// The stop leaves the entry of a handler that ignores it pending, as without a timeout: another worker must not get it
 // while the handler runs, unless its time is over.
 func TestTimeoutDuringTheStop(t *testing.T) {
 	t.Parallel()
@@ -256,7 +256,7 @@ func TestTimeoutDuringTheStop(t *testing.T) {
 	}
 }
 
-// An operator who sets a timeout wants the handlers that hang already to end.
+// An operator who sets a timeout wants to end handlers that hang already.
 func TestTimeoutThatIsSetLaterEndsHandlersThatRun(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -287,7 +287,8 @@ func TestTimeoutThatIsSetLaterEndsHandlersThatRun(t *testing.T) {
 	})
 }
 
-// The message's own timeout counts before that of the group, the queue, the defaults and the worker's configuration.
+// The message's own timeout takes precedence over that of the group, the queue, the defaults and the worker's
+// configuration.
 func TestTimeoutComesFromTheMostSpecificLevel(t *testing.T) {
 	t.Parallel()
 	w := newQueueWorker(WorkerConfig{HandlerTimeout: 5 * time.Second}.withDefaults(), "q", newPool(1, 1), nil)
@@ -315,7 +316,7 @@ func TestTimeoutComesFromTheMostSpecificLevel(t *testing.T) {
 	redistest.Want(t, "0 in the policy", timeout("0", map[string]string{name: "0"}, defaults), 5*time.Second)
 }
 
-// Not a moment early: the context ends at the timeout, and the handler is abandoned AbandonAfter later.
+// Never early: the context ends at the timeout, and the handler is abandoned AbandonAfter later.
 func TestTimesOfTheTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -361,7 +362,7 @@ func TestTimesOfTheTimeout(t *testing.T) {
 	})
 }
 
-// Thousands of handlers that hang must not stop the process for seconds while their stacks are taken.
+// Thousands of hanging handlers must not stop the process for seconds while their stacks are taken.
 func TestStacksAreTakenOnceASecond(t *testing.T) {
 	t.Parallel()
 	release, ids := make(chan struct{}), make(chan uint64, 2)

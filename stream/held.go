@@ -2,7 +2,7 @@ package stream
 
 import "sync"
 
-// holdings is the list of what a worker holds. Its length never exceeds Concurrency.
+// holdings is the list of a worker's held deliveries. Its length never exceeds Concurrency.
 type holdings struct {
 	mu      sync.Mutex
 	first   *delivery
@@ -63,7 +63,7 @@ func (h *holdings) list() []*delivery {
 	return all
 }
 
-// entries returns the IDs of the entries that are held.
+// entries returns the IDs of the held entries.
 func (h *holdings) entries() map[string]bool {
 	all := h.list()
 	ids := make(map[string]bool, len(all))
@@ -73,7 +73,7 @@ func (h *holdings) entries() map[string]bool {
 	return ids
 }
 
-// empty returns a channel that is closed as soon as nothing is held. Nothing may be added meanwhile.
+// empty returns a channel that is closed once nothing is held. Nothing may be added meanwhile.
 func (h *holdings) empty() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrKeyed: a queue was to get more partitions, and holds messages with a key. Most keys would belong to another partition,
-// so new messages of a key would be delivered beside those that the queue holds now.
+// ErrKeyed: a queue that is to get more partitions holds messages with a key. Most keys would move to another
+// partition, so new messages of a key could be delivered beside the ones that the queue holds now.
 var ErrKeyed = errors.New("the queue holds messages with a key")
 
-// keyedPage is how many metas are read at a time.
+// keyedPage is how many metas one step reads.
 const keyedPage = 500
 
-// CheckKeys returns ErrKeyed when a queue holds messages with a key: scheduled, ready, in flight or waiting for a retry. What is
-// scheduled while it looks may be missed. It reads the meta of all that is scheduled, until it finds a key.
+// CheckKeys returns ErrKeyed if a queue holds messages with a key: scheduled, ready, in flight or waiting for a retry.
+// It may miss messages that are scheduled meanwhile. It reads the meta of scheduled messages until it finds a key.
 func CheckKeys(ctx context.Context, c rueidis.Client, prefix, queue string) error {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -45,7 +45,7 @@ func CheckKeys(ctx context.Context, c rueidis.Client, prefix, queue string) erro
 	return nil
 }
 
-// scheduledKey returns a key of the messages that are scheduled in a partition, or "".
+// scheduledKey returns the key of some scheduled message in a partition, or "".
 func scheduledKey(ctx context.Context, c rueidis.Client, k lua.Keys) (string, error) {
 	for cursor := uint64(0); ; {
 		var page rueidis.ScanEntry

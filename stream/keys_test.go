@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The worker tells the key of what it acknowledges, so that the next message of it is due at once, and no bridge has to come by.
+// The worker passes the key of an acknowledged message on, so the next message of that key is due at once, without a
+// bridge.
 func TestAcknowledgementsPassTheKeyOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

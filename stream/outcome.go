@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Action names the next step of a message after its handler returned.
+// Action is the next step of a message after its handler returned.
 type Action string
 
-// Actions, one for each way in which a handler may return.
+// Actions, one for each kind of result of a handler.
 const (
 	ActionAcknowledge Action = "acknowledge" // nil
 	ActionRetry       Action = "retry"       // any other error, and RetryAfter
@@ -17,15 +17,15 @@ const (
 	ActionRelease     Action = "release"     // Release
 )
 
-// Outcome tells what a handler asked for by the error that it returned.
+// Outcome is the handler's wish, by the error that it returned.
 type Outcome struct {
 	Action Action
 	Delay  time.Duration // until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
 	Err    error         // the handler's own error; nil when it gave none
 }
 
-// OutcomeOf tells what a worker does with a message whose handler returned err. Tests of handlers use it. Whether a retry becomes
-// a dead letter depends on the attempts that are left, which the error does not tell.
+// OutcomeOf returns the next step of a message whose handler returned err. It is for tests of handlers. Whether a retry
+// becomes a dead letter depends on the remaining attempts, which the error does not tell.
 func OutcomeOf(err error) Outcome {
 	var after *retryAfter
 	var dead *deadLetter

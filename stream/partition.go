@@ -16,10 +16,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrShrink: somebody asked for fewer partitions than the queue has. Messages may be in any of them, and producers may use them.
+// ErrShrink: the requested number of partitions is below the current one. Any partition may hold messages, and
+// producers may use it.
 var ErrShrink = errors.New("a queue never shrinks")
 
-// Partitions returns every partition count that a queue ever had; the greatest is in force. One round trip.
+// Partitions returns every partition count that a queue ever had; the greatest one is in force. One round trip.
 func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return nil, err
@@ -27,15 +28,15 @@ func Partitions(ctx context.Context, c rueidis.Client, prefix, queue string) (lu
 	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
-// Grow gives a queue n partitions, and returns all counts that it ever had. Each new partition has the policy of partition 0 and
-// every group that exists on an old one, at 0, before producers may use it; then Grow publishes the count; then it looks at
-// policy and groups once more, for what was changed meanwhile. Groups that a failed try left in partitions that are not
-// published, and that the queue does not have, are destroyed. With the count that is in force it only mends: repeat it after a
-// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup. It does not ask whether the queue
-// holds messages with a key, whose order a growth breaks: see CheckKeys.
+// Grow gives a queue n partitions, and returns all counts that it ever had. It gives each new partition the policy of
+// partition 0, and every group of the old ones, at 0; then it publishes the count, and producers may use the partition;
+// then it copies policy and groups once more, in case they changed meanwhile. It destroys groups that a failed try left
+// in unpublished partitions and that the queue does not have. With the current count it only repairs: repeat it after a
+// failure. It is safe under load, and beside other calls of Grow, WritePolicy and EnsureGroup. It does not check for
+// messages with a key, whose order a growth breaks: see CheckKeys.
 //
-// lua.ErrInvalid: n is not 1 to 256. ErrShrink: it is less than the count in force. progress, unless nil, is called now and then.
-// About ten round trips per partition, of which several are under way at a time; passes on a full server.
+// lua.ErrInvalid: n is not 1 to 256. ErrShrink: n is below the current count. progress, unless nil, is called after
+// each step. About ten round trips per partition, several of them concurrent; works on a full server.
 func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	progress func(done, total int)) (lua.Counts, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckPartitions(n)); err != nil {
@@ -74,11 +75,11 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	return view.ReadCounts(ctx, c, prefix, queue)
 }
 
-// partitionSync makes what belongs to a whole queue the same in all of its partitions.
+// partitionSync copies the settings and groups of a queue to all of its partitions.
 type partitionSync struct {
 	c             rueidis.Client
 	prefix, queue string
-	least         int // partitions, also while the registry knows of fewer
+	least         int // least number of partitions, also while the registry knows fewer
 
 	step  func(done, total int)
 	total int
@@ -101,7 +102,7 @@ func (s *partitionSync) stepped() {
 	}
 }
 
-// names returns the names of all partitions, read anew.
+// names reads the counts and returns the names of all partitions.
 func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
 	if err != nil {
@@ -110,11 +111,11 @@ func (s *partitionSync) names(ctx context.Context) ([]string, error) {
 	return counts.With(max(1, s.least)).Names(s.queue), nil
 }
 
-// policy copies the policy of partition 0, until that was the same before and after. When several copy at the same time, the last
-// to write a partition reads partition 0 after that, so no old value stays:
+// policy copies the policy of partition 0, until two reads of it around a copy agree. If several callers copy at the
+// same time, the last one to write a partition reads partition 0 afterwards, so no old value stays:
 //
-//  1. A reads partition 0; B changes it, and copies it to partition 1; A writes what it read to partition 1.
-//  2. A reads partition 0 again, sees B's, and copies it.
+//  1. A reads partition 0; B changes it, and copies it to partition 1; A writes its old copy to partition 1.
+//  2. A reads partition 0 again, sees B's change, and copies it.
 func (s *partitionSync) policy(ctx context.Context) error {
 	var copied map[string]string
 	for reached := 0; ; {
@@ -151,7 +152,7 @@ func (s *partitionSync) readPolicy(ctx context.Context, name string) (map[string
 	return fields, lua.Classify("HGETALL "+key, err)
 }
 
-// writePolicy makes the policy of one partition that of partition 0.
+// writePolicy makes the policy of one partition equal to that of partition 0.
 func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[string]string) error {
 	there, err := s.readPolicy(ctx, name)
 	if err != nil || maps.Equal(there, own) {
@@ -172,7 +173,7 @@ func (s *partitionSync) writePolicy(ctx context.Context, name string, own map[st
 	return lua.Configure(ctx, s.c, keys.Policy, keys.Wake, values)
 }
 
-// dropHistories deletes the histories of all partitions. Nobody writes them any more.
+// dropHistories deletes the histories of all partitions. Nothing writes them any more.
 func (s *partitionSync) dropHistories(ctx context.Context) error {
 	names, err := s.names(ctx)
 	for _, name := range names {
@@ -184,12 +185,12 @@ func (s *partitionSync) dropHistories(ctx context.Context) error {
 	return err
 }
 
-// dropLeft destroys groups that only partitions beyond the count have. Such a group was left by a growth that failed, and was
-// destroyed since in the partitions that the queue has: it must not come back. A partition that holds entries, or of which a
-// group holds some, keeps its groups: it was published once, and the registry lost the count.
+// dropLeft destroys groups that only partitions beyond the count have. A failed growth left such a group there, and the
+// queue's own partitions have lost it since: it must not come back. A partition with entries, also pending ones, keeps
+// its groups: it was published once, and the registry lost the count.
 //
-// Who creates a group begins with partition 0. So partitions beyond the count are read first, and the others after that: a group
-// that is being created is seen there.
+// EnsureGroup creates a group in partition 0 first. So dropLeft reads the partitions beyond the count first and the
+// others afterwards: then it sees a group that is being created.
 func (s *partitionSync) dropLeft(ctx context.Context) error {
 	counts, err := view.ReadCounts(ctx, s.c, s.prefix, s.queue)
 	if err != nil || counts.Latest() >= s.least {
@@ -210,7 +211,7 @@ func (s *partitionSync) dropLeft(ctx context.Context) error {
 	}
 	own := slices.Concat(there...)
 	return view.EachPartition(beyond, func(i int, name string) error {
-		if known+i < counts.Latest() { // another growth has published it meanwhile
+		if known+i < counts.Latest() { // another growth has published it in between
 			return nil
 		}
 		gone := slices.DeleteFunc(left[i], func(group string) bool { return slices.Contains(own, group) })
@@ -235,7 +236,7 @@ func (s *partitionSync) readGroups(ctx context.Context, names []string) ([][]str
 	return groups, err
 }
 
-// groups creates every group of any partition on all others.
+// groups creates the groups of every partition in all partitions.
 func (s *partitionSync) groups(ctx context.Context) error {
 	names, err := s.names(ctx)
 	if err != nil || len(names) == 1 {
@@ -268,9 +269,9 @@ func ensureGroup(ctx context.Context, c rueidis.Client, prefix, name, group stri
 	return lua.EnsureGroup(ctx, c, lua.NewKeys(prefix, name), group)
 }
 
-// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists: every message
-// that became ready before and is still there will be delivered to it. After an error it may exist in some of them: repeat it.
-// One round trip per partition, and one to the registry; passes on a full server.
+// EnsureGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. The
+// group gets every ready message that is still in the streams. After an error it may exist in some partitions: repeat
+// it. One round trip per partition, and one to the registry; works on a full server.
 func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group string) (created bool, err error) {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
 		return false, err
@@ -283,7 +284,7 @@ func EnsureGroup(ctx context.Context, c rueidis.Client, prefix, queue, group str
 		}
 		return err
 	}
-	// The registry is read once the group is there: a growth that is published later finds it, and spreads it.
+	// Read the registry after creating the group: a growth that is published later finds the group and copies it.
 	if err = create(0, queue); err == nil {
 		var counts lua.Counts
 		if counts, err = view.ReadCounts(ctx, c, prefix, queue); err == nil && counts.Latest() > 1 {

@@ -48,8 +48,8 @@ func (r *rig) alike(what string, partitions int, groups ...string) {
 	}
 }
 
-// stepClient calls before with the number of each command, and sends those for which it returns an error with a context that has
-// ended.
+// stepClient calls before with the number of each command. If before returns an error, it sends the command with an
+// ended context.
 type stepClient struct {
 	rueidis.Client
 	n      atomic.Int64
@@ -79,7 +79,7 @@ func TestGrowGivesEveryPartitionThePolicyAndTheGroups(t *testing.T) {
 		r := newRig(t, s)
 		r.Groups("a", "b")
 		r.Policy(map[string]string{"max_attempts": "3", "group:a:visibility_ms": "700"})
-		r.Part(1).Policy(map[string]string{"held": "1"}) // left by an attempt that failed
+		r.Part(1).Policy(map[string]string{"held": "1"}) // left by a failed attempt
 		var steps []string
 		counts, err := Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4,
 			func(done, total int) { steps = append(steps, fmt.Sprint(done, "/", total)) })
@@ -118,7 +118,7 @@ func TestGrowRefusesToShrink(t *testing.T) {
 	r.alike("afterwards", 3)
 }
 
-// Whatever call fails, nobody may use a partition that is not ready, and a repeat mends the rest.
+// Whichever call fails, producers cannot use an unprepared partition, and a repeat repairs the rest.
 func TestGrowThatFailsAnywhereIsMendedByARepeat(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -147,8 +147,8 @@ func TestGrowThatFailsAnywhereIsMendedByARepeat(t *testing.T) {
 	}
 }
 
-// A growth that is repeated after an operator has destroyed a group brought that group back, from the partitions that the first
-// try had prepared and not published.
+// A growth repeated after an operator destroyed a group used to bring that group back, from the partitions that the
+// first try had prepared but not published.
 func TestARepeatedGrowthBringsNoDestroyedGroupBack(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -167,7 +167,7 @@ func TestARepeatedGrowthBringsNoDestroyedGroupBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range counts.Names(r.Queue) { // which an operator knows of
+		for _, name := range counts.Names(r.Queue) { // the operator knows only these
 			r.Do("XGROUP", "DESTROY", lua.NewKeys(r.Prefix, name).Stream, "b")
 		}
 		if counts.Latest() == 1 {
@@ -179,7 +179,7 @@ func TestARepeatedGrowthBringsNoDestroyedGroupBack(t *testing.T) {
 	}
 }
 
-// The registry lost the count of a partition that was in use: what its groups are owed is not taken away.
+// The registry lost the count of a partition in use: its groups keep the entries that they still need.
 func TestGrowKeepsGroupsThatAreOwedEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -193,7 +193,8 @@ func TestGrowKeepsGroupsThatAreOwedEntries(t *testing.T) {
 	redistest.Want(t, "given to b", len(used.Take("b", "c", 5)), 1)
 }
 
-// Of a growth and what changes the queue beside it, one sees what the other did, wherever one begins within the other.
+// If a growth and another change of the queue overlap, one of them sees the work of the other, whichever begins within
+// the other.
 func TestGrowMissesNothingThatHappensBesideIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -16,10 +16,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// lateRead is how long after it was cut off a read may still reach the server, over a connection that is closed by then.
+// lateRead is the time within which a read that was cut off may still reach the server, over its closed connection.
 const lateRead = 100 * time.Millisecond
 
-// partitionWorker serves one partition of a worker's queue: it reads, has handlers run, extends and settles what it holds.
+// partitionWorker serves one partition of a worker's queue: it reads, runs handlers, and extends and settles their
+// deliveries.
 type partitionWorker struct {
 	worker    *Worker
 	partition int
@@ -32,25 +33,25 @@ type partitionWorker struct {
 	runners runners
 	settle  settler
 	policy  atomic.Pointer[Policy]
-	broken  atomic.Uint64 // counts broken connections: entry IDs from before one are compared with their message IDs
+	broken  atomic.Uint64 // number of broken connections: entry IDs from before one are compared with message IDs
 	state   loop.Reporter
 
 	// Used by the read loop only.
-	joined   bool          // the group was there once
-	start    view.EntryID  // the last entry that the group had been given then
-	doubt    bool          // a read failed, and the server may execute it yet
-	cutOff   bool          // the last read was interrupted by the stop, and the server may execute it yet
+	joined   bool          // the group has been found or created
+	start    view.EntryID  // last entry delivered to the group at that time
+	doubt    bool          // a read failed, and the server may still execute it
+	cutOff   bool          // the stop interrupted the last read, and the server may still execute it
 	idle     bool          // the last read found nothing
-	lookedAt time.Time     // when it last had the policy read because it was busy
-	patience time.Duration // deadline of a read that waits at the server for no or a short time
+	lookedAt time.Time     // when a busy worker last asked for a read of the policy
+	patience time.Duration // time limit of a read with no or a short BLOCK
 
-	tell observe.Series // nil = nobody listens
+	tell observe.Series // nil = no observer
 
 	reads, extends, looks pulse
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
-	resumed       chan struct{} // poked: the policy no longer has it rest
+	resumed       chan struct{} // poked: the policy no longer pauses it
 
 	delivered, acknowledged, retried, dead, released, snoozed, skipped, cancelled, lost, timedOut, abandoned atomic.Uint64
 }
@@ -64,7 +65,7 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 		tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
 	if w.line != nil {
-		l.setIdle(false) // as long as it has not looked, nobody knows
+		l.setIdle(false) // unknown until its first read
 	}
 	if partition > 0 {
 		l.log = w.log.With(slog.Int("partition", partition))
@@ -91,7 +92,8 @@ func (p *partitionWorker) addTo(sum *WorkerStats) {
 	sum.Abandoned += p.abandoned.Load()
 }
 
-// run serves the partition until ctx is cancelled, and stops in order. It returns how many handlers had to be left behind.
+// run serves the partition until ctx is cancelled, and then stops in order. It returns the number of handlers that did
+// not return.
 func (p *partitionWorker) run(ctx context.Context) (left int) {
 	// Handlers, extends and acknowledgements outlive ctx; hard ends them.
 	hard, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -112,8 +114,8 @@ func (p *partitionWorker) run(ctx context.Context) (left int) {
 	return left
 }
 
-// drainHandlers waits for handlers and their settlements: for some time as they are, then with their contexts cancelled. It
-// returns how many are left.
+// drainHandlers waits until handlers have returned and are settled: for ShutdownTimeout, then for CancelGrace with
+// their contexts cancelled. It returns how many are left.
 func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 	soft := time.NewTimer(max(0, p.cfg.ShutdownTimeout))
 	defer soft.Stop()
@@ -138,8 +140,8 @@ func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 	return len(left)
 }
 
-// leave releases entries that the server gave to this consumer and the worker never saw (by a read that was cut off), and removes
-// the consumer when it holds nothing. When something fails here the reclaimer does it.
+// leave releases entries that a cut-off read delivered to this consumer but the worker never saw, and removes the
+// consumer if it holds nothing. If this fails, the reclaimer does it.
 func (p *partitionWorker) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -156,7 +158,7 @@ func (p *partitionWorker) leave() {
 	}
 }
 
-// releaseUnseen releases, in bounded calls, what is pending for this consumer and not held.
+// releaseUnseen releases, in bounded calls, the pending entries of this consumer that it does not hold.
 func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
 	for {
 		unseen, err := p.unseen(ctx, releaseBatch)
@@ -176,17 +178,17 @@ func (p *partitionWorker) releaseUnseen(ctx context.Context) error {
 			case lua.Released:
 				p.released.Add(1)
 				p.told(observe.Released, 1)
-			case lua.Stuck: // else this loop would find it again and again
+			case lua.Stuck: // else this loop would find the entry again and again
 				return errors.New("the stream of dead letters refuses an entry")
 			}
 		}
 	}
 }
 
-// handle runs the handler on one delivery and passes its outcome on.
+// handle runs the handler on one delivery, and settles the delivery by its result.
 func (p *partitionWorker) handle(d *delivery) {
 	err, panicked := errGoexit, false
-	defer func() { p.returned(d, err, panicked) }() // nothing else runs after runtime.Goexit
+	defer func() { p.returned(d, err, panicked) }() // deferred, because nothing else runs after runtime.Goexit
 	p.begin(d)
 	p.tellHandling(d)
 	panicked, err = p.call(d)
@@ -223,7 +225,7 @@ func (p *partitionWorker) finish(d *delivery, err error) {
 	case d.handling.wasAbandoned(), errors.Is(context.Cause(d.ctx), ErrHandlerTimeout):
 		p.settle.fail(d, d.timeoutFailure(err, trace))
 	case errors.Is(context.Cause(d.ctx), ErrStopping), errors.Is(context.Cause(d.ctx), ErrUnreachable):
-		// The stop or an outage cut the handler short, and not a failure of its own: that is no attempt.
+		// The stop or an outage interrupted the handler; it did not fail. So no attempt is counted.
 		p.settle.fail(d, lua.Failure{Action: lua.ActionRelease, Delay: -1, Trace: trace})
 	default:
 		f := FailureOf(err)

@@ -12,10 +12,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Pause pauses a queue, in all partitions: what is scheduled does not become ready, while what is ready is delivered. With held
-// false it takes that back, as well as PauseWorkers, and wakes the bridges. changed is false when every partition was so already;
-// then nothing is written. Passes on a full server; after an error repeat it. Costs one round trip per partition, and what
-// WritePolicy costs when there is something to do.
+// Pause pauses a queue, in all partitions: scheduled messages do not become ready; ready ones are delivered. With held
+// false it resumes the queue, also after PauseWorkers, and wakes the bridges. If every partition is in that state
+// already, changed is false and nothing is written. Works on a full server; after an error repeat it. Costs one round
+// trip per partition, plus the cost of WritePolicy if there is something to change.
 func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held bool) (changed bool, err error) {
 	update := PolicyUpdate{Clear: []string{SettingHeld, SettingHeldWorkers}}
 	if held {
@@ -24,14 +24,15 @@ func Pause(ctx context.Context, c rueidis.Client, prefix, queue string, held boo
 	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return is[0] != held || is[1] && !held })
 }
 
-// PauseWorkers is Pause, and has the workers of all groups take nothing new, within a second or two; they finish what they hold.
+// PauseWorkers pauses a queue like Pause. Besides, the workers of all groups take nothing new, within a second or two;
+// they finish the messages that they hold.
 func PauseWorkers(ctx context.Context, c rueidis.Client, prefix, queue string) (changed bool, err error) {
 	yes := true
 	update := PolicyUpdate{Held: &yes, HeldWorkers: &yes}
 	return pause(ctx, c, prefix, queue, update, func(is [2]bool) bool { return !is[0] || !is[1] })
 }
 
-// pause makes an update where a partition is other than that.
+// pause writes an update if other reports that some partition is in another state.
 func pause(ctx context.Context, c rueidis.Client, prefix, queue string, u PolicyUpdate, other func([2]bool) bool) (bool, error) {
 	counts, err := Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -54,7 +55,7 @@ func pause(ctx context.Context, c rueidis.Client, prefix, queue string, u Policy
 	return true, WritePolicy(ctx, c, prefix, queue, "", u)
 }
 
-// isPaused reads what the drain reads, and what workers do.
+// isPaused reads the two settings: held, which the drain obeys, and held_workers, which workers obey.
 func isPaused(ctx context.Context, c rueidis.Client, policy string) (is [2]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Built-in values of a Policy, in force where neither the queue nor duestream:defaults says otherwise.
+// Built-in values of a Policy, for settings that neither the queue nor duestream:defaults has.
 const (
 	DefaultVisibilityTimeout = 30 * time.Second
 	DefaultMaxAttempts       = 40 // with the delays below: about a day
@@ -33,8 +33,8 @@ const (
 	MaxHistoryAge        = 90 * 24 * time.Hour
 )
 
-// Names of the settings in a policy hash: integers, durations in ms. A group's own have `group:<percent-encoded group>:` before
-// them.
+// Names of the settings in a policy hash; values are integers, durations in ms. A group's own settings are prefixed
+// with `group:<percent-encoded group>:`.
 const (
 	SettingVisibility  = "visibility_ms"
 	SettingMaxAttempts = "max_attempts"
@@ -47,20 +47,20 @@ const (
 
 	SettingHandlerTimeout = "handler_timeout_ms" // 0 = by the configuration of each worker
 
-	// Of a whole queue only:
+	// Only for a whole queue:
 	SettingHeld        = "held"         // 1 = held
 	SettingHeldWorkers = "held_workers" // 1 = workers take nothing new
-	SettingRate        = "rate"         // how many become ready: 500/s, 30/m, 1/h; 0 = no limit
-	SettingBurst       = "burst"        // how many at once; 0 = a tenth of a second's
+	SettingRate        = "rate"         // how many become ready per unit of time: 500/s, 30/m, 1/h; 0 = no limit
+	SettingBurst       = "burst"        // how many become ready at once; 0 = the rate of a tenth of a second
 	SettingFreeRetries = "free_retries" // 1 = retries are not subject to the rate
 	SettingReadyLimit  = "ready_limit"  // how many may wait for the slowest group; 0 = no limit
-	SettingHistory     = "history"      // how many changes of state its history keeps, in each partition; 0 = none
-	SettingHistoryAge  = "history_ms"   // how long
+	SettingHistory     = "history"      // how many changes of state the history keeps, in each partition; 0 = none
+	SettingHistoryAge  = "history_ms"   // how long it keeps them
 	SettingKeyFailure  = "key_failure"  // block or skip
 )
 
-// Policy says how a group of a queue is served. It is comparable; get one from ReadPolicy or DefaultPolicy, the zero value is not
-// valid.
+// Policy is the set of rules for one group of a queue. It is comparable. Get one from ReadPolicy or DefaultPolicy: the
+// zero value is invalid.
 type Policy struct {
 	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7
 	// days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as
@@ -135,13 +135,13 @@ type Policy struct {
 	KeyFailure KeyFailure
 }
 
-// KeyFailure says whether messages with a key wait for the retries of the one before.
+// KeyFailure decides whether messages with a key wait for the retries of the message before them.
 type KeyFailure string
 
 // Values of KeyFailure.
 const (
-	KeyBlock KeyFailure = "block" // the next one waits until it is done with, or a dead letter: their order is kept
-	KeySkip  KeyFailure = "skip"  // the next one goes on while a retry waits, which then has to find its turn again
+	KeyBlock KeyFailure = "block" // the next message waits until this one is done or dead-lettered: their order is kept
+	KeySkip  KeyFailure = "skip"  // the next message goes on while a retry waits; the retry takes a new turn
 )
 
 // DefaultPolicy returns the built-in policy.
@@ -150,11 +150,11 @@ func DefaultPolicy() Policy {
 		RetryMax: DefaultRetryMax, HistoryAge: DefaultHistoryAge}
 }
 
-// Validate returns an error that names each field that is out of its limits, its value and the rule; nil when there is none.
-// ErrInvalid of package lua is in its chain.
+// Validate returns an error that names each field outside its limits, with value and rule; nil if there is none. The
+// error wraps lua.ErrInvalid.
 func (p Policy) Validate() error {
 	var errs []error
-	p.HistoryAge = cmp.Or(p.HistoryAge, DefaultHistoryAge) // programs that know nothing of histories leave it out
+	p.HistoryAge = cmp.Or(p.HistoryAge, DefaultHistoryAge) // programs from before histories leave it out
 	for _, s := range settings {
 		errs = append(errs, s.validate(&p))
 	}
@@ -165,8 +165,9 @@ func (p Policy) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Attempts returns the policy as scripts take it. Its delays are RetryDelays, or else drawn anew by every call: exponential from
-// RetryMin, jittered by half, none above RetryMax. They go on past MaxAttempts, because a message may carry its own.
+// Attempts returns the policy in the form that scripts take. Its delays are RetryDelays, or else drawn anew by every
+// call: exponential from RetryMin, jittered by half, none above RetryMax. They continue past MaxAttempts, because a
+// message may carry its own.
 func (p Policy) Attempts() lua.Attempts {
 	a := lua.Attempts{Max: p.MaxAttempts, For: p.RetryFor, MaxSnoozes: p.MaxSnoozes, MaxCrashes: p.MaxCrashes}
 	if a.Delays = p.RetryDelays.List(); a.Delays != nil {
@@ -189,8 +190,9 @@ func (p Policy) Delay(attempt int) time.Duration {
 	return delays[min(max(1, attempt), len(delays))-1]
 }
 
-// TriedFor returns about how long a message is tried that always fails, and carries no limit of its own: from its first attempt
-// to its dead letter, without the time that the attempts take. It is the sum of the mean delays, at most RetryFor.
+// TriedFor returns about how long a message that always fails is tried: from its first attempt to its dead letter,
+// without the time of the attempts themselves. It is the sum of the mean delays, at most RetryFor. Limits that a
+// message carries are not considered.
 func (p Policy) TriedFor() time.Duration {
 	tried := p.triedByAttempts()
 	if p.RetryFor > 0 {
@@ -220,7 +222,7 @@ func (p Policy) triedByAttempts() time.Duration {
 	return time.Duration(min(sum, math.MaxInt64/2)).Round(time.Second)
 }
 
-// meanDelay is the mean of a delay that is jittered by half, and cut at the longest.
+// meanDelay returns the mean of a delay that is jittered by half and cut at longest.
 func meanDelay(delay, longest float64) float64 {
 	if 1.5*delay <= longest {
 		return delay
@@ -229,7 +231,7 @@ func meanDelay(delay, longest float64) float64 {
 	return below*(delay/2+longest)/2 + (1-below)*longest
 }
 
-// policyText is a Policy in JSON: the settings by their names in the policy hash.
+// policyText is the JSON form of a Policy: its settings by their names in the policy hash.
 type policyText struct {
 	VisibilityTimeout view.Millis `json:"visibility_ms"`
 	MaxAttempts       int         `json:"max_attempts"`
@@ -251,7 +253,7 @@ type policyText struct {
 	KeyFailure        KeyFailure  `json:"key_failure,omitempty"`
 }
 
-// MarshalJSON writes the settings by their names in the policy hash.
+// MarshalJSON returns the settings by their names in the policy hash.
 func (p Policy) MarshalJSON() ([]byte, error) {
 	return json.Marshal(policyText{view.Millis(p.VisibilityTimeout), p.MaxAttempts, view.Millis(p.RetryMin),
 		view.Millis(p.RetryMax), p.RetryDelays, view.Millis(p.RetryFor), p.MaxSnoozes, p.MaxCrashes,
@@ -259,7 +261,7 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 		view.Millis(p.HistoryAge), p.KeyFailure})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON parses the form of MarshalJSON.
 func (p *Policy) UnmarshalJSON(text []byte) error {
 	var t policyText
 	if err := json.Unmarshal(text, &t); err != nil {

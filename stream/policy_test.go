@@ -68,7 +68,8 @@ func TestDelaysGrowJitteredAndNeverExceedRetryMax(t *testing.T) {
 	redistest.Want(t, "zero value", len(Policy{}.Attempts().Delays), 1)
 }
 
-// Ten attempts from a second on took nine minutes: a partner that was away for a quarter of an hour filled the dead letters.
+// Ten attempts from a second on took nine minutes: an outage of a partner for a quarter of an hour filled the dead
+// letters.
 func TestDefaultPolicyTriesForAboutADay(t *testing.T) {
 	t.Parallel()
 	p := DefaultPolicy()
@@ -95,7 +96,7 @@ func TestTriedForIsTheSumOfTheMeanDelays(t *testing.T) {
 		for range rounds {
 			delays := p.Attempts().Delays
 			for i := range p.MaxAttempts - 1 {
-				if i >= len(delays) { // each is drawn anew
+				if i >= len(delays) { // each one is random
 					sum += p.Delay(i + 1)
 				} else {
 					sum += delays[i]
@@ -131,7 +132,8 @@ func TestDelaysOfAListAreExact(t *testing.T) {
 	}
 }
 
-// Zero and no list take back what the queue or the defaults say; what a bridge does not set it takes out of the defaults.
+// Zero and an empty list override the settings of the queue or the defaults. A bridge removes settings that it lacks
+// from the defaults.
 func TestALevelCanTurnRetrySettingsOff(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -210,7 +212,7 @@ func TestPolicyComesFromTheMostSpecificLevelThatCounts(t *testing.T) {
 	if err := WriteDefaults(t.Context(), r.Client, r.Prefix, defaults); err != nil {
 		t.Fatal(err)
 	}
-	defaults.Held = false // a queue is held by itself, and keeps its own history
+	defaults.Held = false // held and history belong to a queue
 	defaults.HistoryAge = DefaultHistoryAge
 	redistest.Want(t, "defaults", read("g"), defaults)
 

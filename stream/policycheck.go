@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// CheckSettings says what is wrong with the fields of a queue's policy, or of the defaults: bad ones, whose value does not count,
-// by field; and unknown ones, whose name means nothing there.
+// CheckSettings checks the fields of a queue's policy, or of the defaults. bad are fields whose values are ignored,
+// with the reason; unknown are fields whose names have no meaning there.
 func CheckSettings(fields map[string]string, defaults bool) (bad map[string]error, unknown []string) {
 	bad = map[string]error{}
 	values := map[string]int64{}
@@ -41,7 +41,8 @@ func CheckSettings(fields map[string]string, defaults bool) (bad map[string]erro
 	return bad, unknown
 }
 
-// splitGroupSetting takes `<percent-encoded group>:<setting>` apart; ok is false for what groupSetting does not write.
+// splitGroupSetting splits `<percent-encoded group>:<setting>`. ok is false for a text that groupSetting does not
+// produce.
 func splitGroupSetting(text string) (group, name string, ok bool) {
 	at := strings.LastIndex(text, ":")
 	if at < 0 {

@@ -20,7 +20,7 @@ func TestCheckSettingsNamesWhatDoesNotCount(t *testing.T) {
 			"held, max_attempts, retry_max_ms, retry_min_ms, visibility_ms"},
 		{"retry_min_ms=2, retry_max_ms=1, group:g:retry_min_ms=2, group:g:retry_max_ms=1", false,
 			"group:g:retry_max_ms, retry_max_ms"},
-		{"retry_min_ms=2, group:g:retry_max_ms=1", false, ""}, // of two levels: the larger one counts
+		{"retry_min_ms=2, group:g:retry_max_ms=1", false, ""}, // of two levels: the larger one is used
 		{"visibility=100, Held=1, group:g:held=1, group:g=1, group:a b:max_attempts=1, group:a:b:max_attempts=1, " +
 			"group::max_attempts=1", false,
 			"?Held, ?group::max_attempts, ?group:a b:max_attempts, ?group:a:b:max_attempts, ?group:g, ?group:g:held, ?visibility"},

@@ -15,10 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ReadPolicy returns the policy in force for a group. Each setting comes from the first of: the group's own in the queue's
-// policy, the queue's, duestream:defaults, the built-in default; Held comes from the queue's alone. A value that does not count
-// (not a number, out of its limits) is passed over, and named by warning. Of several partitions, partition 0 speaks for all. One
-// round trip, two HGETALL.
+// ReadPolicy returns the policy in force for a group. Each setting comes from the first level that has it: the group's
+// own in the queue's policy, the queue's, duestream:defaults, the built-in default. Settings of a whole queue, such as
+// Held, come from the queue only. An invalid value (not a number, outside its limits) is skipped and named in warning.
+// Of several partitions, partition 0 is read. One round trip, two HGETALL.
 func ReadPolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string) (p Policy, warning, err error) {
 	policies, warning, err := ReadPolicies(ctx, c, prefix, queue, []string{group})
 	return policies[group], warning, err
@@ -40,8 +40,8 @@ func ReadPolicies(ctx context.Context, c rueidis.Client, prefix, queue string,
 	return policies, warning, nil
 }
 
-// ResolveAll returns the policy of each group by the hashes of its queue and of the defaults; see ReadPolicy. The warning names
-// each value that was passed over, once.
+// ResolveAll returns the policy of each group from the hashes of its queue and of the defaults; see ReadPolicy. The
+// warning names each skipped value once.
 func ResolveAll(groups []string, queue, defaults map[string]string) (policies map[string]Policy, warning error) {
 	policies = make(map[string]Policy, len(groups))
 	var warnings []error
@@ -53,7 +53,7 @@ func ResolveAll(groups []string, queue, defaults map[string]string) (policies ma
 	return policies, joinUnique(warnings)
 }
 
-// resolvePolicy looks each setting up, level by level.
+// resolvePolicy looks up each setting, level by level.
 func resolvePolicy(group string, queue, defaults map[string]string) (Policy, error) {
 	p := DefaultPolicy()
 	var warnings []error
@@ -65,7 +65,7 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 		}{
 			{queue, groupSetting(group, s.name), "policy"}, {queue, s.name, "policy"}, {defaults, s.name, "defaults"},
 		}
-		if s.whole { // scripts read only the setting of the queue
+		if s.whole { // scripts only read the setting of the queue
 			levels = levels[1:2]
 		}
 		for _, level := range levels {
@@ -88,7 +88,7 @@ func resolvePolicy(group string, queue, defaults map[string]string) (Policy, err
 	return p, errors.Join(warnings...)
 }
 
-// GroupsWithSettings returns the groups that have settings of their own in a queue's policy, in order. One round trip.
+// GroupsWithSettings returns the groups with settings of their own in a queue's policy, sorted. One round trip.
 func GroupsWithSettings(ctx context.Context, c rueidis.Client, prefix, queue string) ([]string, error) {
 	key := lua.NewKeys(prefix, queue).Policy
 	settings, err := c.Do(ctx, c.B().Hgetall().Key(key).Build()).AsStrMap()
@@ -108,12 +108,12 @@ func GroupsWithSettings(ctx context.Context, c rueidis.Client, prefix, queue str
 	return groups, nil
 }
 
-// groupSetting returns the field of a queue's policy hash that holds a group's own setting.
+// groupSetting returns the field of a queue's policy hash for a group's own setting.
 func groupSetting(group, setting string) string {
 	return "group:" + strings.ReplaceAll(url.QueryEscape(group), "+", "%20") + ":" + setting
 }
 
-// joinUnique joins errors, each text once.
+// joinUnique joins errors, and leaves out repeated texts.
 func joinUnique(errs []error) error {
 	seen := map[string]bool{}
 	var kept []error
@@ -126,8 +126,8 @@ func joinUnique(errs []error) error {
 	return errors.Join(kept...)
 }
 
-// PolicyUpdate names the settings to change; what is nil stays. Clear names settings (the Setting constants) to take back, so
-// that the next level counts again.
+// PolicyUpdate holds the settings to change; nil fields stay as they are. Clear names settings (the Setting constants)
+// to remove, so that the next level is in force again.
 type PolicyUpdate struct {
 	VisibilityTimeout *time.Duration
 	MaxAttempts       *int
@@ -150,13 +150,13 @@ type PolicyUpdate struct {
 	Clear             []string
 }
 
-// Check returns everything that is wrong with an update of a group's settings, or with group "" of a queue's. ErrInvalid.
+// Check returns all faults of an update for a group, or with group "" for a queue. ErrInvalid.
 func (u PolicyUpdate) Check(group string) error {
 	_, err := u.fields(group)
 	return err
 }
 
-// fields returns the update as fields of a queue's policy hash, and everything that is wrong with it.
+// fields returns the update as fields of a queue's policy hash, and all its faults.
 func (u PolicyUpdate) fields(group string) ([]lua.FieldValue, error) {
 	if group == "" {
 		return u.values(func(setting string) string { return setting })
@@ -165,7 +165,7 @@ func (u PolicyUpdate) fields(group string) ([]lua.FieldValue, error) {
 	return values, errors.Join(lua.CheckGroup(group), u.checkGroup(), err)
 }
 
-// values returns the update as fields of a hash, and everything that is wrong with it.
+// values returns the update as fields of a hash, and all its faults.
 func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error) {
 	var p Policy
 	given := map[string]bool{}
@@ -214,7 +214,7 @@ func (u PolicyUpdate) values(name func(string) string) ([]lua.FieldValue, error)
 	return values, errors.Join(errs...)
 }
 
-// checkGroup refuses what no group can have of its own.
+// checkGroup refuses settings that only a whole queue can have.
 func (u PolicyUpdate) checkGroup() error {
 	var errs []error
 	for _, name := range u.Clear {
@@ -246,21 +246,21 @@ func setGiven[T any](from, to *T, given map[string]bool, name string) {
 	}
 }
 
-// WritePolicy changes settings of a queue, or with a group those of one group alone, and wakes the bridges. Held is a setting of
-// a whole queue. A retry_max below the retry_min of another level counts as that. Passes on a full server; may be repeated.
+// WritePolicy changes settings of a queue, or with a group the group's own, and wakes the bridges. Held is a setting of
+// a whole queue. A retry_max below the retry_min of another level is raised to it when the policy is read. Works on a
+// full server; may be repeated.
 //
 // A history that is switched off is deleted.
 //
-// Partition 0 is written first, and the others get the policy that it then has; after an error some may have the old one: repeat
-// it. One round trip, one to the registry, and about two per further partition.
+// Partition 0 is written first, and its policy is then copied to the others. After an error some may have the old one:
+// repeat it. One round trip, one to the registry, and about two per further partition.
 //
-// A rate or a ready limit is refused with lua.ErrOldBridge while a bridge is alive that does not serve it.
+// A rate or a ready limit is refused with lua.ErrOldBridge while a live bridge does not serve it.
 func WritePolicy(ctx context.Context, c rueidis.Client, prefix, queue, group string, u PolicyUpdate) error {
 	return WritePolicyBeside(ctx, c, lua.NewLevels(c, prefix), prefix, queue, group, u)
 }
 
-// WritePolicyBeside does what WritePolicy does, beside the bridges of these levels; with nil beside whatever bridges
-// are alive.
+// WritePolicyBeside is WritePolicy with the protocol levels of the live bridges given; with nil they are not checked.
 func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels, prefix, queue, group string,
 	u PolicyUpdate) error {
 	values, err := u.fields(group)
@@ -276,7 +276,7 @@ func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels
 	if err := lua.Configure(ctx, c, keys.Policy, keys.Wake, values); err != nil {
 		return fmt.Errorf("write policy of %s: %w", queue, err)
 	}
-	// Read after the write: so either this call sees the new partitions of a growth, or the growth sees the new policy.
+	// Read after the write: either this call sees the new partitions of a growth, or the growth sees the new policy.
 	parts := &partitionSync{c: c, prefix: prefix, queue: queue}
 	err = parts.policy(ctx)
 	if err == nil && (u.History != nil && *u.History == 0 || slices.Contains(u.Clear, SettingHistory)) {
@@ -288,8 +288,8 @@ func WritePolicyBeside(ctx context.Context, c rueidis.Client, levels *lua.Levels
 	return nil
 }
 
-// WriteDefaults writes the policy that counts for all queues of the prefix where they have no settings of their own. Held is left
-// out: a queue is held by itself. One round trip; passes on a full server; may be repeated.
+// WriteDefaults writes the defaults for all queues of the prefix that lack settings of their own. It leaves out Held
+// and other settings of a whole queue. One round trip; works on a full server; may be repeated.
 func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Policy) error {
 	if err := errors.Join(lua.CheckPrefix(prefix), p.Validate()); err != nil {
 		return fmt.Errorf("write defaults: %w", err)
@@ -298,7 +298,7 @@ func WriteDefaults(ctx context.Context, c rueidis.Client, prefix string, p Polic
 	for _, s := range settings {
 		switch {
 		case s.whole:
-		case s.isOff(&p): // one that an earlier bridge wrote counts no more
+		case s.isOff(&p): // an older value no longer applies
 			values = append(values, lua.FieldValue{Field: s.name})
 		default:
 			values = append(values, lua.FieldValue{Field: s.name, Value: s.value(&p)})

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// MaxQueues is how many queues one worker serves at most.
+// MaxQueues is the greatest number of queues of one worker.
 const MaxQueues = 100
 
 // WorkerQueue is one of several queues of a worker.
@@ -52,12 +52,12 @@ func (c WorkerConfig) validateQueues() error {
 	return errors.Join(errs...)
 }
 
-// pool is what the partitions of a worker share, of all its queues.
+// pool is the state shared by all partitions of all queues of a worker.
 type pool struct {
 	slots *slots
-	turns chan struct{} // one token per partition that may wait at the server with slots, when there are several
-	parts atomic.Int64  // how many partitions there are
-	busy  atomic.Int64  // how many of them have work
+	turns chan struct{} // one token per partition that may wait at the server with slots; used with several partitions
+	parts atomic.Int64  // number of partitions
+	busy  atomic.Int64  // number of partitions with work
 
 	abandoned abandonedHandlers
 	stacks    stackTraces
@@ -72,7 +72,7 @@ func newPool(concurrency, maxAbandoned int) *pool {
 	return p
 }
 
-// take takes slots for a read, in the order of queues where there is one: see slots.take and slots.takeInTurn.
+// take takes slots for a read. With several queues it observes their order: see slots.take and slots.takeInTurn.
 func (p *partitionWorker) take(ctx context.Context, most int, why need) int {
 	if p.worker.line == nil {
 		return p.slots.take(ctx, most)
@@ -80,7 +80,8 @@ func (p *partitionWorker) take(ctx context.Context, most int, why need) int {
 	return p.slots.takeInTurn(ctx, &claim{line: p.worker.line, why: why, most: most, got: make(chan int, 1)})
 }
 
-// setIdle notes whether the partition's last read found nothing, or failed: one that fails keeps nothing from other queues.
+// setIdle notes whether the partition's last read found nothing or failed: a failing partition must not hold up other
+// queues.
 func (p *partitionWorker) setIdle(idle bool) {
 	if idle == p.idle {
 		return

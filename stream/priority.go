@@ -2,41 +2,42 @@ package stream
 
 import "context"
 
-// need is what slots are wanted for.
+// need is the purpose for which slots are claimed.
 type need int
 
 const (
 	needWork  need = iota // the last read found something
-	needLook              // the last read found nothing: to wait, or to look
-	needOwned             // for entries that this consumer has been given already
+	needLook              // the last read found nothing: to wait at the server, or to look
+	needOwned             // for entries that this consumer was given before
 )
 
-// line is a queue's place among those of a worker. It has work while any of its partitions has, or has not looked yet.
+// line is the position of one queue among the queues of a worker. The queue has work while any of its partitions has
+// work, or has not been read yet.
 type line struct {
-	rank   int     // strict: the lower, the earlier
-	weight float64 // its share; zero when the order is strict
+	rank   int     // with strict order: lower is served earlier
+	weight float64 // its share; zero with strict order
 	busy   int     // partitions that have work
 	served float64 // deliveries, divided by the weight
 }
 
-// claim is somebody who waits for slots.
+// claim is a waiting request for slots.
 type claim struct {
 	line *line
 	why  need
 	most int
-	got  chan int // has room for one
+	got  chan int // buffered for one
 }
 
-// order says who gets free slots, where a worker serves several queues. A queue that was left out for long does not catch up: its
-// share counts from when it has work again.
+// order decides which claim gets free slots when a worker serves several queues. A queue that had no work for long does
+// not catch up: its share counts from the time at which it has work again.
 type order struct {
 	lines  []*line
 	strict bool
-	claims []*claim // in the order in which they came
+	claims []*claim // oldest first
 	served float64  // of the line that was served last
 }
 
-// next returns the claim to be served; nil when none is to be, although slots are free: whose turn it is reads just now.
+// next returns the claim to serve. It returns nil, despite free slots, if the line in turn is reading just now.
 func (o *order) next() *claim {
 	var best *claim
 	first := o.first()
@@ -48,7 +49,7 @@ func (o *order) next() *claim {
 			if (first == nil || c.line.rank <= first.rank) && (best == nil || c.line.rank < best.line.rank) {
 				best = c
 			}
-		case c.why == needLook: // with few slots, and seldom: without it nobody would know that the queue has work
+		case c.why == needLook: // few slots, and seldom; without it nobody would learn that the queue has work
 			if best == nil || best.why != needLook {
 				best = c
 			}
@@ -59,7 +60,7 @@ func (o *order) next() *claim {
 	return best
 }
 
-// first returns the line with work whose turn it is; nil when none has any.
+// first returns the line with work whose turn it is; nil if no line has work.
 func (o *order) first() (first *line) {
 	for _, l := range o.lines {
 		if l.busy > 0 && (first == nil || !o.strict && l.served < first.served) {
@@ -69,7 +70,7 @@ func (o *order) first() (first *line) {
 	return first
 }
 
-// takeInTurn waits until it is the claim's turn, and takes all free slots, but no more than it wants; zero when ctx ended.
+// takeInTurn waits until it is the claim's turn, and takes all free slots, but at most claim.most; zero if ctx ended.
 func (s *slots) takeInTurn(ctx context.Context, c *claim) int {
 	s.mu.Lock()
 	s.waiting++
@@ -91,7 +92,7 @@ func (s *slots) takeInTurn(ctx context.Context, c *claim) int {
 	if n == 0 {
 		s.withdraw(c)
 		select {
-		case n = <-c.got: // just now
+		case n = <-c.got: // granted at this moment
 			s.free += n
 			n = 0
 			s.grant()
@@ -110,7 +111,7 @@ func (s *slots) withdraw(c *claim) {
 	}
 }
 
-// grant gives free slots to those whose turn it is. The caller holds the lock.
+// grant gives free slots to the claims whose turn it is. The caller holds the lock.
 func (s *slots) grant() {
 	for s.free > 0 {
 		c := s.order.next()
@@ -127,7 +128,7 @@ func (s *slots) grant() {
 	}
 }
 
-// changed notes that more or fewer partitions of a line have work, and how many deliveries it was given.
+// changed adds by to the partitions of a line that have work, and counts its deliveries.
 func (s *slots) changed(l *line, by, deliveries int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// queues makes some queues with a backlog each, as partners of a rig, and their WorkerQueues.
+// queues makes queues with a backlog each, as partners of a rig, and their WorkerQueues.
 func (r *rig) queues(backlog map[string]int, names ...string) (rigs map[string]*queuetest.Rig, all []WorkerQueue) {
 	r.T.Helper()
 	rigs = map[string]*queuetest.Rig{}
@@ -49,7 +49,7 @@ func (r *rig) serve(cfg WorkerConfig) (w *Worker, stop func() error) {
 	return w, stop
 }
 
-// calls lists the queues whose messages a handler was given, in order.
+// calls lists the queues of the messages that a handler was given, in order.
 type calls struct {
 	mu   sync.Mutex
 	list []string
@@ -68,7 +68,7 @@ func (c *calls) all() []string {
 	return append([]string(nil), c.list...)
 }
 
-// With a backlog in all queues, the first one is worked off before anything of the second is read, and so on.
+// With a backlog in all queues, the first one is processed before the second one is read, and so on.
 func TestStrictOrderUnderABacklog(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -90,7 +90,7 @@ func TestStrictOrderUnderABacklog(t *testing.T) {
 			}
 			for i, name := range got.all() {
 				want := []string{"high", "mid", "low"}[i/each]
-				// what was read while handlers of the queue before were still to begin may overtake them, by a few
+				// entries read while handlers of the queue before had still to begin may be a little ahead
 				if name != want && i%each >= slots && i%each < each-slots {
 					t.Fatalf("%d slots: delivery %d is of %s, want %s", slots, i, name, want)
 				}
@@ -99,15 +99,15 @@ func TestStrictOrderUnderABacklog(t *testing.T) {
 	})
 }
 
-// A message of the first queue that comes while the last one has a backlog is the next to be handled, but for what is being
-// handled, or was read, then.
+// If a message of the first queue arrives while the last one has a backlog, it is handled next, except for messages
+// already being handled or read.
 func TestStrictFirstQueueOvertakesABacklog(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	const slots = 8
 	rigs, all := r.queues(map[string]int{"low": 2000}, "high", "low")
 	var got calls
-	var after atomic.Int64 // how many of low were begun when the one of high was
+	var after atomic.Int64 // messages begun before the one of high
 	sent := make(chan int, 1)
 	r.serve(WorkerConfig{Queues: all, Strict: true, Concurrency: slots, Handler: func(ctx context.Context, m *Message) error {
 		n := got.add(m)
@@ -125,12 +125,12 @@ func TestStrictFirstQueueOvertakesABacklog(t *testing.T) {
 		return nil
 	}})
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return after.Load() > 0, "it was not handled" })
-	if behind := int(after.Load()) - <-sent; behind > 300 { // 100 ms at the most, which no machine makes 8 × 100 of
+	if behind := int(after.Load()) - <-sent; behind > 300 { // 100 ms at most: no machine handles 8 × 100 then
 		t.Errorf("%d of the other queue came before it", behind)
 	}
 }
 
-// While all have a backlog, each queue gets its share of deliveries; nothing starves.
+// While all have a backlog, each queue gets its share of deliveries; none starves.
 func TestWeightsAreSharesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -167,8 +167,8 @@ func TestWeightsAreSharesOfDeliveries(t *testing.T) {
 	})
 }
 
-// A queue whose key is of another type, or that somebody deletes, does not keep a worker from the others; nor does it count as
-// one with a backlog, though it comes first.
+// A queue with a key of another type, or a deleted one, does not keep a worker from the others. Nor does it count as
+// one with a backlog, although it is the first.
 func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -199,7 +199,7 @@ func TestQueueThatFailsDoesNotStopOthers(t *testing.T) {
 			err := w.Ready()
 			return err != nil && strings.Contains(err.Error(), all[0].Queue), fmt.Sprint(err)
 		})
-		rigs["deleted"].Ready("again") // its group is made again
+		rigs["deleted"].Ready("again") // its group is created again
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 			list := got.all()
 			return list[len(list)-1] == "deleted", fmt.Sprint(len(list))
@@ -237,8 +237,8 @@ func TestQueuesOfAWorkerKeepTheirPolicies(t *testing.T) {
 	}
 }
 
-// A stop in the middle of a backlog lets handlers finish, gives back the rest, and never had more than the slots, in all queues
-// together.
+// A stop in the middle of a backlog lets handlers finish, and releases the rest. The worker never holds more than the
+// slots, over all queues.
 func TestStopOfSeveralQueuesIsClean(t *testing.T) {
 	t.Parallel()
 	for _, strict := range []bool{true, false} {
@@ -304,7 +304,7 @@ func TestQueuesOfAWorkerAreChecked(t *testing.T) {
 	}
 }
 
-// A hundred queues, one slot: each is served.
+// A hundred queues with one slot: each one is served.
 func TestManyQueuesShareOneSlot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -328,7 +328,7 @@ func TestManyQueuesShareOneSlot(t *testing.T) {
 	}
 }
 
-// The order by itself: who gets slots that are free.
+// The order alone: which claim gets free slots.
 func TestOrderOfQueues(t *testing.T) {
 	t.Parallel()
 	claims := func(lines []*line, whys ...need) (all []*claim) {
@@ -346,7 +346,7 @@ func TestOrderOfQueues(t *testing.T) {
 		busy   []int
 		served []float64
 		whys   []need
-		want   int // index of the line; -1 = nobody
+		want   int // index of the line; -1 = none
 	}{
 		{"the first with work", true, []int{1, 1}, []float64{9, 0}, []need{needWork, needWork}, 0},
 		{"nobody while the first reads", true, []int{1, 1}, []float64{0, 0}, []need{none, needWork}, -1},
@@ -373,7 +373,7 @@ func TestOrderOfQueues(t *testing.T) {
 	}
 }
 
-// A queue that had nothing for long has no claim to what others were given meanwhile.
+// A queue without work does not save up its share for later.
 func TestShareIsNotSaved(t *testing.T) {
 	t.Parallel()
 	s := newSlots(0)

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// readLoop reads as many new entries as there are free slots, until ctx ends. After a broken connection it first extends what it
-// holds and takes up what was delivered but never seen.
+// readLoop reads as many new entries as there are free slots, until ctx ends. After a broken connection it first
+// extends held entries, and takes up entries that were delivered but never seen.
 func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 	wait := loop.NewBackoff(2 * time.Second)
 	recovered, away := false, false
@@ -45,7 +45,7 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 				away = false
 				p.told(observe.WorkerReconnect, 1)
 			}
-			if p.doubt { // a read that failed may have been given entries after the worker looked for them
+			if p.doubt { // the server may have executed a failed read after the worker looked for its entries
 				p.doubt, recovered = false, false
 			}
 			continue
@@ -58,7 +58,7 @@ func (p *partitionWorker) readLoop(ctx, hard context.Context) {
 	}
 }
 
-// readOnce waits for a free slot, then for entries; it hands each to a handler.
+// readOnce waits for free slots, then for entries, and hands each one to a handler.
 func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	if p.policy.Load().HeldWorkers {
 		p.rest(ctx)
@@ -72,7 +72,7 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		loop.Sleep(ctx, shortBlock)
 		return nil
 	}
-	if p.policy.Load().HeldWorkers { // since: Admit may wait for hours
+	if p.policy.Load().HeldWorkers { // Admit may have waited for hours
 		return nil
 	}
 	r := p.reserve(ctx)
@@ -95,7 +95,7 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	return err
 }
 
-// admitted returns how many messages may be read: none when ctx ended.
+// admitted returns how many messages may be read; 0 if ctx has ended.
 func (p *partitionWorker) admitted(ctx context.Context) (int, error) {
 	if p.cfg.Admit == nil {
 		return p.cfg.Concurrency, nil
@@ -104,18 +104,18 @@ func (p *partitionWorker) admitted(ctx context.Context) (int, error) {
 	return min(max(n, 0), p.cfg.Concurrency), err
 }
 
-// heldLook is how often a worker looks at the policy while that has it take nothing, or while it reads one batch after the other.
+// heldLook is the time between two reads of the policy while it pauses the worker, or while the worker is busy.
 const heldLook = time.Second
 
-// rest lets some time pass in which the worker takes nothing new.
+// rest waits while the policy pauses the worker, at most heldLook.
 func (p *partitionWorker) rest(ctx context.Context) {
 	p.setIdle(true)
 	loop.Poke(p.refresh)
 	loop.SleepUntil(ctx, heldLook, p.resumed)
 }
 
-// lookWhileBusy has the policy read each second while there is something to read: a pause that workers keep is seen in time, and
-// a worker that has nothing to do costs nothing more.
+// lookWhileBusy asks for a read of the policy each second while there are entries to read. So a pause of the workers
+// takes effect soon, and an idle worker costs nothing extra.
 func (p *partitionWorker) lookWhileBusy() {
 	if now := time.Now(); now.Sub(p.lookedAt) >= heldLook {
 		p.lookedAt = now
@@ -123,7 +123,7 @@ func (p *partitionWorker) lookWhileBusy() {
 	}
 }
 
-// next reads as many new entries as there are slots for. One stream a call, so that COUNT is exact.
+// next reads at most as many new entries as there are slots. One stream per call, so that COUNT is exact.
 func (p *partitionWorker) next(ctx context.Context, r reservation) ([]rueidis.XRangeSlice, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.deadline(r))
 	defer cancel()
@@ -134,10 +134,10 @@ func (p *partitionWorker) next(ctx context.Context, r reservation) ([]rueidis.XR
 	return reply[p.keys.Stream], nil
 }
 
-// deliveries wraps entries that were read.
+// deliveries wraps entries in deliveries.
 func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRangeSlice) []*delivery {
 	now, epoch := time.Now(), p.broken.Load()
-	parent := context.WithoutCancel(hard) // contexts of deliveries are cancelled one by one
+	parent := context.WithoutCancel(hard) // deliveries are cancelled one by one
 	all := make([]*delivery, len(found))
 	for i := range found {
 		d := &delivery{
@@ -151,7 +151,8 @@ func (p *partitionWorker) deliveries(hard context.Context, found []rueidis.XRang
 	return all
 }
 
-// startAll hands deliveries to handlers, and those for other groups straight on. It returns how many slots that takes.
+// startAll starts handlers for deliveries, and acknowledges retries of other groups. It returns the number of slots in
+// use.
 func (p *partitionWorker) startAll(all []*delivery) int {
 	own := all[:0]
 	for _, d := range all {
@@ -168,12 +169,13 @@ func (p *partitionWorker) startAll(all []*delivery) int {
 	return len(own)
 }
 
-// recover comes first after a start and after every broken connection. It extends what is held, before the reclaimer may take it,
-// and then takes up what the server gave to this consumer while the connection broke. Reading the history would count a delivery;
-// XPENDING and XRANGE do not.
+// recover runs at the start and after every broken connection. It extends held entries, before the reclaimer may take
+// them. Then it takes up entries that the server gave to this consumer while the connection broke. It uses XPENDING and
+// XRANGE, because reading the consumer's history would count a delivery.
 //
-// What was given to a consumer of this name before the start is not this worker's: whoever held it crashed, perhaps by that very
-// message, or lives and has the same name against the rules. It is extended by whom it belongs to, or reclaimed, as a crash.
+// Entries that a consumer of this name was given before the start are not this worker's. Their owner crashed, perhaps
+// because of that very message, or lives and breaks the rule of unique names. Either the owner extends them, or they
+// are reclaimed, as after a crash.
 func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	if !p.joined {
 		if err := p.refreshPolicy(ctx); err != nil { // first: later steps need the policy
@@ -192,7 +194,7 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	}
 	p.registerAgain()
 	for {
-		unseen, err := p.unseen(ctx, extendBatch) // ask before taking slots: the server may hang
+		unseen, err := p.unseen(ctx, extendBatch) // before taking slots: the server may hang
 		if err != nil || len(unseen) == 0 {
 			return err
 		}
@@ -208,7 +210,8 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 	}
 }
 
-// findStart notes how far the group had read before this worker reads: what this consumer is given comes behind that.
+// findStart notes the last entry delivered to the group before this worker reads. Entries given to this worker come
+// after it.
 func (p *partitionWorker) findStart(ctx context.Context) error {
 	var groups []view.GroupInfo
 	if err := view.Ask(ctx, p.cfg.Client, view.GroupsOf(p.cfg.Client, p.keys.Stream, &groups)); err != nil {
@@ -222,10 +225,10 @@ func (p *partitionWorker) findStart(ctx context.Context) error {
 	return nil
 }
 
-// fetchBatch is how many entries are fetched in one go that this consumer was given before.
+// fetchBatch is how many entries, given to this consumer before, one step fetches.
 const fetchBatch = 20
 
-// takeUp starts handlers for entries that are this consumer's already, and returns how many slots they use.
+// takeUp starts handlers for entries that this consumer was given before, and returns the number of slots in use.
 func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (used int, err error) {
 	var foreign []lua.Held
 	for len(entries) > 0 && err == nil {
@@ -234,7 +237,7 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (u
 		entries = entries[min(fetchBatch, len(entries)):]
 		var own []*delivery
 		for _, d := range p.deliveries(hard, found) {
-			if d.foreign() { // acknowledge it here, so that it is not found again
+			if d.foreign() { // acknowledged below, so that it is not found again
 				d.cancel(nil)
 				foreign = append(foreign, lua.Held{Entry: d.msg.EntryID})
 				continue
@@ -252,8 +255,8 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (u
 	return used, err
 }
 
-// fetch reads the first of some entries that nobody extends yet. It extends all of them: on a slow server the last ones would be
-// reclaimed while those before them are fetched, and then worked on twice.
+// fetch reads the first of some entries that nobody extends yet. It extends all of them: on a slow server the last ones
+// would otherwise be reclaimed while the first ones are fetched, and then be handled twice.
 func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []rueidis.XRangeSlice, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -270,9 +273,9 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []ru
 	var cancelled []lua.Failure
 	for i, entry := range entries[:min(fetchBatch, len(entries))] {
 		switch extended[i] {
-		case lua.HeldCancelled: // no handler has begun with it
+		case lua.HeldCancelled: // no handler has started on it
 			cancelled = append(cancelled, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionCancel, Delay: -1})
-		case lua.StillHeld: // else it was deleted, and the script made a dead letter of it, or it is reclaimed
+		case lua.StillHeld: // else it was deleted and dead-lettered by the script, or reclaimed
 			reads = append(reads, c.B().Xrange().Key(p.keys.Stream).Start(entry).End(entry).Build())
 		}
 	}
@@ -287,14 +290,14 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []ru
 	return all, err
 }
 
-// unseen returns at most limit entries that this worker was given, and does not hold.
+// unseen returns at most limit entries that are pending for this worker but not held by it.
 func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, error) {
 	const count = 500
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var unseen []string
 	held := p.held.entries()
-	for from := p.start.String(); len(unseen) < limit; { // the in-process server knows no "("
+	for from := p.start.String(); len(unseen) < limit; { // the in-process server does not support "("
 		page, err := view.ReadPending(ctx, p.cfg.Client, p.keys.Stream, p.cfg.Group,
 			view.PendingRange{From: from, Count: count, Consumer: p.cfg.Consumer})
 		if err != nil {

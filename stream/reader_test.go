@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// lateClient gives the first read up, and has the server execute it right before the next one.
+// lateClient gives up the first read, and makes the server execute it right before the next one.
 type lateClient struct {
 	rueidis.Client
 	late  func()
@@ -34,8 +34,8 @@ func (c *lateClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 	return c.Client.Do(ctx, cmd)
 }
 
-// A server that hung executes what it was sent before, in whatever order the connections come. So a read may be executed when the
-// worker has given it up, and has looked for what it was given already.
+// A server that hung executes the commands that it was sent before, in whatever order their connections come. So a read
+// may be executed after the worker has given it up and has looked for its entries.
 func TestWhatALateReadWasGivenIsTakenUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -52,7 +52,7 @@ func TestWhatALateReadWasGivenIsTakenUp(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) { return r.Pending("g") == 0, "m is pending" })
 }
 
-// slowClient has an hour pass for whatever is pending, each time that entries were fetched.
+// slowClient simulates an hour of idle time of pending entries after each fetch.
 type slowClient struct {
 	rueidis.Client
 	r   *rig
@@ -86,8 +86,8 @@ func (c *slowClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []r
 	return replies
 }
 
-// What a worker was given and never saw it extended once, and then fetched one by one: of many, on a slow server, the last ones
-// were reclaimed meanwhile, and worked on by two.
+// A worker extended entries that it was given but never saw only once, and then fetched them one by one. Of many, on a
+// slow server, the last ones were reclaimed meanwhile, and handled twice.
 func TestWhatIsTakenUpIsExtendedUntilItIsHeld(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -11,17 +11,18 @@ import (
 )
 
 const (
-	// quickRead is how long a read may take on a cluster that waits at the server for no or a short time: a server that hangs
-	// must not keep slots from others. It doubles each time a read takes longer, because the entries may be large.
+	// quickRead is the first time limit, on a cluster, of a read that waits at the server for no or a short time: a
+	// server that hangs must not keep slots from other partitions. It doubles each time a read takes longer, because
+	// the entries may be large.
 	quickRead = time.Second
-	// shortBlock is how long a partition waits at the server while others wait for their turn.
+	// shortBlock is the BLOCK of a partition while others wait for their turn.
 	shortBlock = 100 * time.Millisecond
-	// lookEvery, times the number of partitions, is how often a partition without a turn looks for work; at most every
+	// lookEvery, times the number of partitions, is the time between two reads of a partition without a turn; at least
 	// shortBlock.
 	lookEvery = 2 * time.Millisecond
 )
 
-// open makes workers for all partitions up to one, and returns those that are new.
+// open makes partition workers for all partitions up to one, and returns the new ones.
 func (w *Worker) open(upTo int) []*partitionWorker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -33,8 +34,8 @@ func (w *Worker) open(upTo int) []*partitionWorker {
 	return w.served[first:]
 }
 
-// watch starts workers for the partitions that the registry knows of, and keeps the queue registered, until ctx ends. Partition 0
-// does not wait for it: on a cluster the registry may be out of reach while the queue is not.
+// watch starts partition workers for the partitions in the registry, and keeps the queue registered, until ctx ends.
+// Partition 0 does not wait for it: on a cluster the registry may be out of reach while the queue is not.
 func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 	counts := lua.Counts{1}
 	var registered time.Time
@@ -49,7 +50,7 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 			return
 		case err == nil:
 			w.state.Report(nil)
-			counts = counts.With(found...) // a registry that was lost does not tell of partitions that are still there
+			counts = counts.With(found...) // a registry that was lost may lack counts
 			for _, l := range w.open(counts.Latest() - 1) {
 				start(l)
 			}
@@ -77,24 +78,24 @@ func (w *Worker) register(ctx context.Context, counts lua.Counts) error {
 	return err
 }
 
-// registerAgain has the queue registered, and the registry read, soon: the server may be another one, or empty.
+// registerAgain requests a registration and a read of the registry: the server may be another one, or empty.
 func (p *partitionWorker) registerAgain() {
 	p.worker.forgotten.Store(true)
 	loop.Poke(p.worker.look)
 	loop.Poke(p.refresh)
 }
 
-// reservation is what a partition has for its next read.
+// reservation is what a partition's next read may use.
 type reservation struct {
 	slots int           // zero when the worker stops
-	block time.Duration // how long the read waits at the server; zero: not at all
-	turn  bool          // it waits in turn with others
+	block time.Duration // BLOCK of the read; zero = it does not wait
+	turn  bool          // it holds a turn to wait at the server
 }
 
-// reserve takes slots for the next read. The only partition of a worker waits with all free slots. With several partitions, one
-// that has work takes all free slots, and does not wait; one that has none waits with few, so that no more than half of the slots
-// wait in vain. When there are more partitions than half of the slots, they take turns in waiting, and look for work now and
-// then; while one of them has work, the others only look.
+// reserve takes slots for the next read. A worker's only partition waits at the server with all free slots. Of several
+// partitions, one with work takes all free slots and does not wait. One without work waits with few, so that no more
+// than half of the slots wait in vain. If there are more partitions than half of the slots, they take turns in waiting,
+// and look for work at intervals; while one of them has work, the others only look.
 func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	parts, all := int(p.worker.parts.Load()), p.cfg.Concurrency
 	switch {
@@ -125,7 +126,7 @@ func (p *partitionWorker) reserve(ctx context.Context) reservation {
 	return r
 }
 
-// wasRead ends the turn, and remembers how the read went.
+// wasRead ends the turn, and notes the outcome of the read.
 func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	if r.turn {
 		p.worker.turns <- struct{}{}
@@ -139,8 +140,7 @@ func (p *partitionWorker) wasRead(r reservation, found int, err error) {
 	}
 }
 
-// deadline is how long a read may take altogether, so that a server that hangs is noticed. The server itself ends the BLOCK of
-// the command.
+// deadline returns the time limit of a read, so that a hanging server is noticed. The server itself ends BLOCK.
 func (p *partitionWorker) deadline(r reservation) time.Duration {
 	if r.block <= shortBlock && p.cfg.Client.Mode() == rueidis.ClientModeCluster && p.worker.parts.Load() > 1 {
 		return r.block + p.patience
@@ -148,7 +148,7 @@ func (p *partitionWorker) deadline(r reservation) time.Duration {
 	return r.block + loop.CallTimeout
 }
 
-// read is the command for a read.
+// read builds the command of a read.
 func (p *partitionWorker) read(r reservation) rueidis.Completed {
 	read := p.cfg.Blocking.B().Xreadgroup().Group(p.cfg.Group, p.cfg.Consumer).Count(int64(r.slots))
 	if r.block == 0 {
@@ -157,7 +157,7 @@ func (p *partitionWorker) read(r reservation) rueidis.Completed {
 	return read.Block(r.block.Milliseconds()).Streams().Key(p.keys.Stream).Id(">").Build()
 }
 
-// share is how many slots a partition may wait with when the worker has several partitions.
+// share returns the number of slots with which a partition may wait when the worker has several partitions.
 func (p *partitionWorker) share() int {
 	return max(1, p.cfg.Concurrency/(2*int(p.worker.parts.Load())))
 }

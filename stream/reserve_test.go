@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// gauge counts handlers that run, and how many did at most.
+// gauge counts running handlers, and their maximum.
 type gauge struct{ now, most atomic.Int64 }
 
 func (g *gauge) enter() {
@@ -85,7 +85,7 @@ func TestWorkerServesAllPartitionsWithItsSlots(t *testing.T) {
 	})
 }
 
-// delivered waits for a message in a partition, of a worker whose handler sends what it gets.
+// delivered waits for a message of a partition, from a worker whose handler sends its messages.
 func delivered(t *testing.T, got <-chan *Message, partition int, id string, within time.Duration) {
 	t.Helper()
 	select {
@@ -115,7 +115,7 @@ func TestWorkerTakesUpNewPartitions(t *testing.T) {
 	delivered(t, got, 0, "d", 10*time.Second)
 }
 
-// A partition that is busy has all slots but those with which the others wait.
+// A busy partition has all slots except those with which the others wait.
 func TestIdlePartitionsDoNotStarveABusyOne(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ partitions, slots, least int }{{4, 16, 16 - 3*2}, {4, 8, 8 - 3}, {8, 4, 4 - 1}, {2, 2, 1},
@@ -168,7 +168,7 @@ func TestMorePartitionsThanSlotsTakeTurns(t *testing.T) {
 			delivered(t, got, i, id, 10*time.Second)
 		}
 	}
-	var took []time.Duration // all lanes are there by now
+	var took []time.Duration // by now all partitions are served
 	for i := range partitions {
 		began := time.Now()
 		r.Part(i).Ready("last")
@@ -202,7 +202,7 @@ func TestRegistryThatCannotBeReadDelaysNothing(t *testing.T) {
 	redistest.Want(t, "said that it works again", book.Count("reading the number of partitions works again"), 1)
 }
 
-// What a server forgot is written again by those who know it.
+// Workers register again the partitions that a server lost.
 func TestWorkerRegistersThePartitionsItServesAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -220,7 +220,7 @@ func TestWorkerRegistersThePartitionsItServesAgain(t *testing.T) {
 		counts, err := Partitions(t.Context(), r.Client, r.Prefix, r.Queue)
 		return counts.String() == "1,2,3" && len(r.Part(2).GroupNames()) == 1, fmt.Sprint(counts, err)
 	})
-	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // it is said after it was done
+	redistest.Eventually(t, 5*time.Second, func() (bool, string) { // it is counted after it was done
 		n := book.Count("consumer group was lost")
 		return n == 1, fmt.Sprintf("said %d times that a group was lost", n)
 	})
@@ -263,7 +263,7 @@ func TestStopLeavesHandlersOfAllPartitionsTheirTime(t *testing.T) {
 	if !errors.Is(err, ErrAbandoned) || err.Error() != fmt.Sprintf("stop %s/g: 2 of them: %v", r.Queue, ErrAbandoned) {
 		t.Error(err)
 	}
-	if d := time.Since(began); d > 2*time.Second { // the partitions stop at the same time
+	if d := time.Since(began); d > 2*time.Second { // the partitions stop concurrently
 		t.Errorf("stopping took %s", d)
 	}
 	redistest.Want(t, "handlers that saw the stop", ended.Load(), int64(3))

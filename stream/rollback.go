@@ -13,23 +13,24 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ErrNewBridge: a bridge is alive that knows keys of messages, so messages would wait for them again. Nothing was changed.
+// ErrNewBridge: a live bridge knows message keys, so messages would wait for them again. Nothing was changed.
 var ErrNewBridge = errors.New("a bridge is alive that knows keys of messages")
 
-// RolledBack counts what Rollback changed, and names the work that bridges of the release before leave undone.
+// RolledBack counts the changes of Rollback, and the recurrences that bridges of the earlier release do not plan.
 type RolledBack struct {
 	Released    int64 `json:"released"`    // messages that waited for their key, and are due when they were to be
 	Recurrences int64 `json:"recurrences"` // that nobody plans who knows none
 }
 
 const (
-	liveFor     = 5 * time.Second // a bridge that sent a heartbeat so lately is alive
-	releaseStep = 100             // messages of one call
+	liveFor     = 5 * time.Second // a bridge with a heartbeat in this time is alive
+	releaseStep = 100             // messages per call
 )
 
-// Rollback makes all that is scheduled in a queue servable by bridges that know no keys of messages: what waits for its key is
-// due when it was to be, and who holds which key is forgotten. Messages of one key may be delivered side by side from then on.
-// ErrNewBridge, unless force. One round trip for 100 messages; harmless to repeat, and to be repeated after an error.
+// Rollback prepares the schedule of a queue for bridges that do not know message keys. Messages that wait for their key
+// become due at their original due time, and the record of which message holds which key is deleted. Afterwards
+// messages of one key may be delivered side by side. ErrNewBridge, unless force. One round trip per 100 messages;
+// harmless to repeat; repeat it after an error.
 func Rollback(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (done RolledBack, err error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return done, err
@@ -70,8 +71,8 @@ func noNewBridge(ctx context.Context, c rueidis.Client, prefix string) error {
 	return nil
 }
 
-// releaseWaiting forgets who holds which key of a partition, and makes all messages due that wait: the script that looks for
-// messages that are not in line any more does so.
+// releaseWaiting deletes the record of who holds which key of a partition, and releases all waiting messages. It uses
+// the script that finds messages that are no longer in line.
 func releaseWaiting(ctx context.Context, c rueidis.Client, k lua.Keys) (released int64, err error) {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	err = c.Do(call, c.B().Unlink().Key(k.Turns).Build()).Error()
@@ -90,7 +91,7 @@ func releaseWaiting(ctx context.Context, c rueidis.Client, k lua.Keys) (released
 		released += int64(passed.Moved)
 		from = lua.TurnsPassed{Rank: passed.Rank}
 		switch {
-		case passed.Moved > 0: // those behind them have moved up
+		case passed.Moved > 0: // the messages behind them have moved up
 			from.Rank = 0
 		case passed.Rank == 0:
 			return released, nil

@@ -2,9 +2,8 @@ package stream
 
 import "sync"
 
-// runners call handlers, each on a goroutine of its own for as long as it takes: a goroutine that has finished takes the next
-// delivery that waits, and a new one starts only when all that run are in a handler. Handlers that return at once share a few
-// goroutines.
+// runners call handlers, each on a goroutine of its own while it runs. A goroutine that has finished takes the next
+// waiting delivery. A new one starts only when all others are in a handler. Quick handlers share a few goroutines.
 type runners struct {
 	handle func(*delivery)
 
@@ -23,7 +22,7 @@ func (r *runners) start(ds []*delivery) {
 	r.another()
 }
 
-// another starts a goroutine, unless none is needed or a new one has not taken a delivery yet.
+// another starts a goroutine if one is needed, unless a new one has not taken a delivery yet.
 func (r *runners) another() {
 	r.mu.Lock()
 	needed := len(r.waiting) > 0 && !r.starting
@@ -48,7 +47,7 @@ func (r *runners) run() {
 	}
 }
 
-// next returns a delivery, and whether the caller must start another goroutine, because it will be in a handler.
+// next returns a delivery, and whether the caller must start another goroutine before it enters the handler.
 func (r *runners) next(first bool) (d *delivery, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

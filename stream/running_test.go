@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// cancelRunning cancels a message that is in the stream, and returns how many places of it were found.
+// cancelRunning cancels messages in the stream, and returns the entries found.
 func (r *rig) cancelRunning(ids ...string) (found []lua.FoundEntry) {
 	r.T.Helper()
 	for w := (lua.EntryWalk{Limit: 100}); ; {
@@ -26,8 +26,8 @@ func (r *rig) cancelRunning(ids ...string) (found []lua.FoundEntry) {
 	}
 }
 
-// A handler hears within five seconds that its message was cancelled, however long the visibility timeout is; whatever it returns
-// then, the message is done, and what has its key goes on only then.
+// A handler hears within five seconds that its message was cancelled, however long the visibility timeout is. Whatever
+// it then returns, the message is done, and only then the next message of its key is released.
 func TestCancelReachesARunningHandler(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -95,7 +95,7 @@ func TestCancelReachesARunningHandler(t *testing.T) {
 	})
 }
 
-// What a handler returned before its worker heard of the cancel is what counts, if that was nil; an error ends the message.
+// If a handler returned nil before its worker heard of the cancellation, that counts; an error ends the message.
 func TestHandlerThatReturnsBeforeItHears(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -123,7 +123,7 @@ func TestHandlerThatReturnsBeforeItHears(t *testing.T) {
 	wantNothing(r)
 }
 
-// wantNothing holds when nothing of any message is left.
+// wantNothing fails the test unless nothing of any message is left.
 func wantNothing(r *rig) {
 	r.T.Helper()
 	redistest.Eventually(r.T, 10*time.Second, func() (bool, string) {

@@ -11,18 +11,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// setting is one field of a policy hash: an integer within limits, or a list of delays.
+// setting describes one field of a policy hash: an integer within limits, a list of delays, a rate, or a word.
 type setting struct {
 	name      string
-	list      func(*Policy) *lua.Delays // where it is a list; then what follows is zero
-	rate      func(*Policy) *lua.Rate   // where it is a rate; likewise
+	list      func(*Policy) *lua.Delays // set for a list; then there are no limits, get or set
+	rate      func(*Policy) *lua.Rate   // set for a rate; likewise
 	low, high int64
-	unit      time.Duration // zero for what is no duration
-	off       bool          // zero is as if nobody had set it
+	unit      time.Duration // zero for a number that is no duration
+	off       bool          // zero means not set
 	get       func(*Policy) int64
 	set       func(*Policy, int64)
-	whole     bool     // of a whole queue only: no group has its own, nor do all queues share one
-	words     []string // what its values are called, from 0 on; nil = they are numbers
+	whole     bool     // for a whole queue only: neither groups nor the defaults have it
+	words     []string // names of its values, from 0 on; nil = they are numbers
 }
 
 func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
@@ -85,7 +85,7 @@ var settings = []setting{
 		func(p *Policy) *time.Duration { return &p.HistoryAge })),
 }
 
-// switchSetting is 0 or 1, of a whole queue.
+// switchSetting returns a setting with values 0 and 1, for a whole queue.
 func switchSetting(name string, field func(*Policy) *bool) setting {
 	return setting{
 		name: name, low: 0, high: 1, whole: true,
@@ -99,7 +99,7 @@ func switchSetting(name string, field func(*Policy) *bool) setting {
 	}
 }
 
-// upTo is a count of a whole queue, that may be left out.
+// upTo returns a count of a whole queue that may be left out.
 func upTo(high int64, s setting) setting {
 	s.high = high
 	return ofWhole(offAtZero(s))
@@ -125,12 +125,12 @@ func ofWhole(s setting) setting {
 	return s
 }
 
-// isOfWhole reports whether a setting is of a whole queue only: its name, without that of a group.
+// isOfWhole reports whether a setting, named without a group, is for a whole queue only.
 func isOfWhole(name string) bool {
 	return slices.ContainsFunc(settings, func(s setting) bool { return s.name == name && s.whole })
 }
 
-// validate says what is wrong with the setting of a policy.
+// validate returns an error if the setting is invalid in a policy.
 func (s setting) validate(p *Policy) error {
 	if s.list != nil {
 		return lua.CheckDelays(*s.list(p))
@@ -147,7 +147,7 @@ func (s setting) validate(p *Policy) error {
 	return nil
 }
 
-// value is the setting of a policy as a hash has it.
+// value returns the setting of a policy in the form of the hash.
 func (s setting) value(p *Policy) string {
 	if s.list != nil {
 		return cmp.Or(string(*s.list(p)), none)
@@ -161,15 +161,15 @@ func (s setting) value(p *Policy) string {
 	return strconv.FormatInt(s.get(p), 10)
 }
 
-// none is the list without delays, and the rate without limit, in a hash.
+// none is the form of no delays, or of no rate limit, in a hash.
 const none = "0"
 
-// isOff says whether the setting of a policy is as if nobody had set it.
+// isOff reports whether the setting of a policy counts as not set.
 func (s setting) isOff(p *Policy) bool {
 	return (s.list != nil || s.rate != nil) && s.value(p) == none || s.off && s.get(p) == 0
 }
 
-// read sets the setting of a policy to the value of a hash; when that does not count it stays as it is.
+// read sets the setting of a policy from the value in a hash. An invalid value leaves the policy unchanged.
 func (s setting) read(p *Policy, value string) error {
 	if s.list != nil {
 		list := lua.Delays(value)

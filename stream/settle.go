@@ -17,20 +17,21 @@ const (
 	failBatch   = 100 // a failure costs the server ten times as much as an acknowledgement
 	settleBytes = 512 << 10
 
-	// settleEvery is how long a few acknowledgements wait for others when some were sent just now, so that at 1,000 messages a
-	// second each call takes several. What comes alone does not wait, and nothing waits while a slot is wanted.
+	// settleEvery is the longest wait of a few acknowledgements for more, after a call was just sent, so that at 1,000
+	// messages a second each call takes several. A single acknowledgement after a pause does not wait, and none waits
+	// while a slot is wanted.
 	settleEvery = 5 * time.Millisecond
 
 	releaseBatch = 20 // of entries whose size nobody knows: the script holds all of them at once
 )
 
-// settler takes entries out of the pending list: while one call is in flight, what else is finished queues up and goes out
-// together in the next. A call that failed is repeated until it succeeds or the worker is stopped for good: every script is
+// settler takes entries out of the pending list. While a call is in flight, further settlements queue up; the next call
+// takes them together. A failed call is repeated until it succeeds or the worker is stopped for good: every script is
 // harmless when run twice.
 type settler struct {
 	w    *partitionWorker
 	wake chan struct{}
-	last time.Time // when the last call began; of run
+	last time.Time // beginning of the last call; used by run only
 
 	passes pulse
 
@@ -59,7 +60,8 @@ func (s *settler) fail(d *delivery, f lua.Failure) {
 	s.added()
 }
 
-// added has settled what was added, or given up when nothing is settled any more: its handler was left behind.
+// added starts the settlement of an added delivery. After a hard stop the delivery is given up, because nothing is
+// settled any more.
 func (s *settler) added() {
 	s.mu.Lock()
 	ended := s.ended
@@ -71,7 +73,7 @@ func (s *settler) added() {
 	s.poke()
 }
 
-// giveUp tells of all that waits that nobody knows how it ends: it is pending, or leave releases it.
+// giveUp reports Unknown for all waiting deliveries: they stay pending, or leave releases them.
 func (s *settler) giveUp() {
 	s.mu.Lock()
 	left := s.acks
@@ -113,7 +115,7 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// gather waits until settleEvery has passed since the last call, or there is reason to settle at once.
+// gather waits until settleEvery has passed since the last call, or until there is a reason to settle at once.
 func (s *settler) gather(ctx context.Context) {
 	for !s.pressing() {
 		wait := settleEvery - time.Since(s.last)
@@ -123,7 +125,7 @@ func (s *settler) gather(ctx context.Context) {
 	}
 }
 
-// pressing says whether waiting for more would keep slots from messages, or gain nothing.
+// pressing reports whether waiting for more would withhold slots from messages, or gain nothing.
 func (s *settler) pressing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +133,7 @@ func (s *settler) pressing() bool {
 	return len(s.fails) > 0 || len(s.acks) == 0 || len(s.acks) >= many || s.w.slots.wanted()
 }
 
-// pass settles one batch of each kind. False: nothing was waiting.
+// pass settles one batch of each kind. It returns false if nothing was waiting.
 func (s *settler) pass(ctx context.Context) bool {
 	now := time.Now()
 	s.mu.Lock()
@@ -139,7 +141,7 @@ func (s *settler) pass(ctx context.Context) bool {
 		if s.w.heldAt(d, now).ID == "" {
 			return 0
 		}
-		return len(d.msg.Payload) // comparing the ID reads the entry
+		return len(d.msg.Payload) // to compare the ID the script reads the entry
 	})
 	fails := cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
 	s.mu.Unlock()
@@ -155,7 +157,7 @@ func (s *settler) pass(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// cutBatch cuts at most n items off the front of a list, and no more than settleBytes, but at least one.
+// cutBatch cuts at most n items off the front of a list, and at most settleBytes, but at least one.
 func cutBatch[T any](list *[]T, n int, size func(T) int) []T {
 	bytes, i := 0, 0
 	for i < len(*list) && i < n && (i == 0 || bytes+size((*list)[i]) <= settleBytes) {
@@ -248,7 +250,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 	w.drop(done...)
 }
 
-// delayOf is how long after its failure a message is delivered again.
+// delayOf returns the delay between a message's failure and its next delivery.
 func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 	if one.f.Delay >= 0 || len(attempts.Delays) == 0 {
 		return max(0, one.f.Delay)
@@ -259,7 +261,7 @@ func delayOf(one failedDelivery, attempts lua.Attempts) time.Duration {
 	return attempts.Delays[min(max(1, one.d.msg.Attempt), len(attempts.Delays))-1]
 }
 
-// tooOld says whether a message that failed, and became a dead letter, had attempts left.
+// tooOld reports whether a failed message that became a dead letter had attempts left.
 func tooOld(one failedDelivery, attempts lua.Attempts) bool {
 	return one.f.Action == lua.ActionRetry && one.d.msg.Attempt < cmp.Or(one.d.msg.MaxAttempts, attempts.Max)
 }
@@ -289,7 +291,7 @@ func (p *partitionWorker) count(d *delivery, f lua.Failure, outcome lua.Outcome)
 	}
 }
 
-// note writes a line about a delivery. Of many with the same text only some are written, and the others counted.
+// note logs a line about a delivery. Of many lines with the same text it writes only some, and counts the others.
 func (p *partitionWorker) note(level slog.Level, text string, d *delivery, more ...slog.Attr) {
 	if !p.log.Enabled(context.Background(), level) {
 		return
@@ -298,7 +300,7 @@ func (p *partitionWorker) note(level slog.Level, text string, d *delivery, more 
 		slog.Int("attempt", d.msg.Attempt)}, more...)...)
 }
 
-// drop ends deliveries: their contexts, their places among the held, their slots.
+// drop ends deliveries: it cancels their contexts, removes them from the held ones and frees their slots.
 func (p *partitionWorker) drop(ds ...*delivery) {
 	slots := 0
 	for _, d := range ds {
@@ -311,11 +313,11 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 	p.slots.put(slots)
 }
 
-// settling is what the worker reports its settlements as: reads may work while settlements fail.
+// settling is the part of the worker's reported state that settlements have: reads may work while settlements fail.
 const settling = "settling"
 
-// insist repeats a call until it succeeds, with backoff; it fails only when ctx ends. Certain says that the server executed none
-// of the tries that failed.
+// insist repeats a call until it succeeds, with backoff. It fails only if ctx ends. certain: the server executed none
+// of the failed tries.
 func (p *partitionWorker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
 	wait := loop.NewBackoff(2 * time.Second)
 	for certain = true; ; {

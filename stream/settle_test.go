@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// An acknowledgement that comes alone goes at once. Those that follow wait for others, but never while that could keep a message
-// from a handler.
+// A single acknowledgement goes out at once. Later ones wait for others, but never while that could keep a message from
+// a handler.
 func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -20,7 +20,7 @@ func TestAcknowledgementsWaitForOthersOnlyWhenNothingWaitsForThem(t *testing.T) 
 			name       string
 			acks       int
 			partitions int64
-			since      time.Duration // the last call
+			since      time.Duration // since the last call
 			change     func(p *partitionWorker)
 			waits      time.Duration
 		}{

@@ -7,15 +7,15 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 )
 
-// slots bounds how many messages a worker holds at once. Safe for concurrent use, by any number of readers.
+// slots bounds the number of messages that a worker holds at once. Safe for concurrent use, by any number of readers.
 type slots struct {
-	wants func() // called when somebody waits for one and none is free; may be nil
+	wants func() // called when a reader waits and no slot is free; may be nil
 
 	mu      sync.Mutex
 	free    int
 	waiting int
 	freed   chan struct{} // poked while some are free
-	order   *order        // nil: whoever comes first
+	order   *order        // nil: first come, first served
 }
 
 func newSlots(n int) *slots {
@@ -24,7 +24,7 @@ func newSlots(n int) *slots {
 	return s
 }
 
-// take waits for one free slot and takes all free ones, but no more than most; zero when ctx ended.
+// take waits for one free slot, and takes all free ones, but no more than most; zero if ctx ended.
 func (s *slots) take(ctx context.Context, most int) int {
 	s.mu.Lock()
 	s.waiting++
@@ -50,7 +50,7 @@ func (s *slots) take(ctx context.Context, most int) int {
 		left := s.free > 0
 		s.mu.Unlock()
 		if left {
-			loop.Poke(s.freed) // for whoever else waits
+			loop.Poke(s.freed) // for the next waiting reader
 		}
 		if n > 0 {
 			return n
@@ -58,7 +58,7 @@ func (s *slots) take(ctx context.Context, most int) int {
 	}
 }
 
-// wanted says whether somebody waits for a slot and none is free.
+// wanted reports whether a reader waits for a slot and none is free.
 func (s *slots) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A handler that finds that it is too early puts its message off without using up an attempt, until it was too often.
+// A handler that comes too early postpones its message without using an attempt, until it did so too often.
 func TestSnoozedMessageIsDeliveredAgainWithTheSameAttempt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -7,15 +7,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// told tells the observer that something happened n times.
+// told reports n events to the observer.
 func (p *partitionWorker) told(e observe.Event, n int) {
 	if p.tell != nil && n > 0 {
 		p.tell.Add(e, n)
 	}
 }
 
-// tellHandling tells that a handler begins, and how long after its message was due. A clock of this machine that is behind does
-// not make it less than the server's clock says.
+// tellHandling reports that a handler begins, and its lateness. The lateness is at least the one by the server's clock,
+// even if this machine's clock is behind.
 func (p *partitionWorker) tellHandling(d *delivery) {
 	if p.tell != nil && !d.msg.Due.IsZero() {
 		p.tell.Took(observe.Handling, 1, max(d.read.Add(d.handling.began).Sub(d.msg.Due), d.msg.Lateness()))
@@ -29,16 +29,16 @@ func (p *partitionWorker) tellHandled(d *delivery) {
 	}
 }
 
-// settledTally counts how the deliveries of a batch ended, so that each counter is told once.
+// settledTally counts the settlements of a batch, so that the observer gets one call per counter.
 type settledTally struct {
 	tell    observe.Series
 	at      time.Time
 	counts  [observe.Events]int
 	first   int          // acknowledged at the first attempt
-	failure *lua.Failure // of the delivery that is added next, if it failed
+	failure *lua.Failure // of the delivery added next, if it failed
 }
 
-// newTally returns a tally for a batch that was settled just now; nil when nobody listens.
+// newTally returns a tally for a batch that was just settled; nil without an observer.
 func (p *partitionWorker) newTally() *settledTally {
 	if p.tell == nil {
 		return nil
@@ -86,7 +86,7 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 	}
 }
 
-// tellSettled tells the observer how the deliveries of a batch ended.
+// tellSettled reports the settlements of a batch to the observer.
 func (p *partitionWorker) tellSettled(t *settledTally) {
 	if t == nil {
 		return

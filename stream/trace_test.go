@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What a handler says its attempt is traced as, the next attempt is told, also when it panicked or gave the message back.
+// The trace that a handler sets for its attempt is passed to the next attempt, also if it panicked or released the
+// message.
 func TestAttemptIsToldTheTraceOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -38,7 +39,7 @@ func TestAttemptIsToldTheTraceOfTheLastOne(t *testing.T) {
 	r.Ready("m")
 	redistest.Want(t, "first", <-told, "")
 	for i, want := range []string{traces[0], traces[1], traces[2], traces[2], traces[2]} {
-		for len(told) == 0 && t.Context().Err() == nil { // wait for the retry to be scheduled
+		for len(told) == 0 && t.Context().Err() == nil { // wait until the retry is scheduled
 			r.DrainAll()
 		}
 		redistest.Want(t, traces[i], <-told, want)

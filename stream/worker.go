@@ -31,9 +31,9 @@ const (
 	MaxConcurrency         = 10_000
 )
 
-// WorkerConfig configures a Worker. Client, Blocking, Queue, Group and Handler are required.
+// WorkerConfig configures a Worker. Client, Blocking, Group, Handler, and Queue or Queues are required.
 type WorkerConfig struct {
-	// Client sends everything but the blocking read; closed by whoever made it.
+	// Client sends everything except the blocking read. Whoever made it closes it.
 	Client rueidis.Client
 	// Blocking sends the blocking read: a client made with AlwaysPipelining, so that a stop interrupts it.
 	Blocking rueidis.Client
@@ -41,74 +41,79 @@ type WorkerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 
-	// Queues, instead of Queue, are several that share the slots. While more than one has a backlog, each gets deliveries by its
-	// weight; a queue whose backlog is gone leaves its share to the others. Give at least two slots for each partition of them:
-	// with fewer it takes up to 100 ms to see that a queue has something.
+	// Queues, instead of Queue, names several queues that share the slots. While several have a backlog, each gets its
+	// share of deliveries by weight; a queue without a backlog leaves its share to the others. Give at least two slots
+	// for each partition of them: with fewer, new messages in an idle queue may be noticed up to 100 ms late.
 	Queues []WorkerQueue
 
-	// Strict has them served in the order in which they are named: a queue is read only while none before it has a backlog. While
-	// the first ones are never empty the last ones are not served at all, for as long as that lasts. A queue that cannot be read
-	// counts as empty. What a later queue is given while it waits with a free slot is handled, and not interrupted.
+	// Strict serves Queues in their order: a queue is read only while none before it has a backlog. The last ones are
+	// not served at all while the first ones are never empty. A queue that cannot be read counts as empty. Messages
+	// that a later queue got while a slot was free are handled without interruption.
 	Strict bool
 
 	Group string
 
-	// Consumer names this worker among its group's. It must be unique among live workers; the default is (host, process, random).
-	// What the last bearer of a fixed name still held when it crashed is left to the reclaimer, as that of any other is.
+	// Consumer is the name of this worker in its group. It must be unique among live workers. Default: host, process
+	// and a random part. Entries that an earlier worker of a fixed name held when it crashed are left to the reclaimer,
+	// like those of any other.
 	Consumer string
 
 	Handler Handler
 
-	// Settled, when set, is told how each delivery ended, also of those that the handler never saw because they are meant for
-	// another group. It is called from the worker's own goroutines, one call at a time for an entry, and must not block:
-	// acknowledgements wait. Of a handler that was left behind it is told Unknown when that returns, after the end of Run.
+	// Settled, when set, is called with the settlement of each delivery, including retries of other groups, which the
+	// handler never sees. It is called from the worker's own goroutines, one call at a time for an entry. It must not
+	// block, because acknowledgements wait for it. For a handler that did not return before the end of Run it is called
+	// with Unknown when the handler returns.
 	Settled func(*Message, Settlement)
 
-	// Retried, when set, is told of each message whose handler failed and that is to be delivered again: how long after, and the
-	// error. It is called as Settled is.
+	// Retried, when set, is called for each message whose handler failed and that will be delivered again, with the
+	// delay and the error. It is called like Settled.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit, when set, is asked before each read how many messages may be taken now, at most most. It waits until there is one,
-	// and returns 0 when ctx ends. What is not admitted stays ready for others, and is no attempt. It is called from several
-	// goroutines at once where there are several partitions or queues. What comes after a broken connection, because it was given
-	// to this worker before, is not asked for. An error counts as one of the read.
+	// Admit, when set, is called before each read and returns how many messages may be taken now, no more than most. It
+	// waits until that is at least one, and returns 0 when ctx ends. Messages that are not admitted stay ready for
+	// other workers, without counting an attempt. With several partitions or queues, several goroutines call it at
+	// once. Entries that this worker was given before its connection broke do not need its consent. An error counts as
+	// an error of the read.
 	Admit func(ctx context.Context, most int) (int, error)
 
-	// Observer is told what becomes of deliveries, and how long it takes. Nil: nobody is.
+	// Observer gets the outcomes and durations of deliveries. Default: nil, no observer.
 	Observer observe.Observer
 
-	// Concurrency is how many messages are held at once: handlers that run, and acknowledgements under way. Default 16, at most
-	// 10,000. An acknowledgement waits up to 5 ms for others while enough slots are free.
+	// Concurrency is the greatest number of messages held at once: running handlers, and acknowledgements in flight.
+	// Default 16, at most 10,000. An acknowledgement waits up to 5 ms for others while enough slots are free.
 	Concurrency int
 
-	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled, before theirs is, too. Default 20s;
-	// negative means not at all. Too low: work is cut short and done again elsewhere. Too high: deploys wait.
+	// ShutdownTimeout is how long handlers may continue after Run's context is cancelled; then their contexts are
+	// cancelled. Default 20s; negative means not at all. Too low: work is cut short and done again elsewhere. Too high:
+	// deploys wait.
 	ShutdownTimeout time.Duration
 
-	// CancelGrace is how long Run then waits for handlers to return. What is not back by then stays pending for the reclaimer,
-	// and the log says so. Default 2s.
+	// CancelGrace is how long Run then waits for handlers to return. Entries of the others stay pending for the
+	// reclaimer, which is logged. Default 2s.
 	CancelGrace time.Duration
 
-	// HandlerTimeout is how long a handler may take, where neither its message nor the policy says so (handler_timeout_ms): an
-	// operator can give a group another limit without a new release of the program. Then its context is cancelled with
-	// ErrHandlerTimeout, and the attempt fails with reason "handler_timeout" unless the handler returns nil all the same. Default
-	// 0: no limit. At most ten years. Too low: work is cut short. Too high, or no limit: a handler that hangs keeps its message,
-	// its slot and its key for so long.
+	// HandlerTimeout is the time limit of a handler when neither its message nor the policy (handler_timeout_ms) sets
+	// one. So an operator can change the limit of a group without a new release of the program. After it the handler's
+	// context is cancelled with ErrHandlerTimeout. The attempt fails with reason "handler_timeout" unless the handler
+	// still returns nil. Default 0: no limit. At most ten years. Too low: work is cut short. Too high, or no limit: a
+	// handler that hangs keeps its message, its slot and its key for that long.
 	HandlerTimeout time.Duration
 
-	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout. Then it is abandoned: its delivery is
-	// settled as failed and its slot goes to another message, but its goroutine lives on. The message may be delivered again, and
-	// the next message of its key, while that goroutine goes on with its side effects. Default 10s.
+	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout before it is abandoned. Then its
+	// delivery is settled as failed and its slot goes to another message, but its goroutine lives on. While that
+	// goroutine continues its side effects, the message may be delivered again, and the next message of its key may be
+	// delivered. Default 10s.
 	AbandonAfter time.Duration
 
-	// MaxAbandoned is how many abandoned handlers may run beside those that have slots. Beyond it they keep their slots, and
-	// Alive and Ready return an error. Default: Concurrency, at least 8. Negative: none may. At most 10,000.
+	// MaxAbandoned is the greatest number of abandoned handlers without a slot. Beyond it they keep their slots, and
+	// Alive and Ready return an error. Default: Concurrency, at least 8. Negative: 0. At most 10,000.
 	MaxAbandoned int
 
-	// Block is how long one read waits at the server. Default 2s. It is no source of lateness.
+	// Block is the longest wait of one read at the server. Default 2s. It does not delay messages.
 	Block time.Duration
 
-	// Logger may be nil: nothing is logged then.
+	// Logger gets the worker's log lines. Default: nil, nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -152,39 +157,39 @@ func (c WorkerConfig) validate() error {
 		lua.CheckConsumer(c.Consumer))...)
 }
 
-// WorkerStats counts what a worker did since it was made.
+// WorkerStats counts the outcomes of a worker's deliveries since it was made.
 type WorkerStats struct {
 	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
 	// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their contexts as well.
 	TimedOut, Abandoned uint64
 }
 
-// Worker delivers the messages of one queue to one group's handler, at least once. It is safe for concurrent use; Run may be
-// called once.
+// Worker delivers the messages of one or several queues to one group's handler, at least once. It is safe for
+// concurrent use; Run may be called once.
 //
-// Of a queue with partitions it serves each by a partitionWorker of its own; all share its slots.
+// Each partition of a queue has its own partitionWorker; all of them share the slots.
 type Worker struct {
 	cfg WorkerConfig
 	log *slog.Logger
 	*pool
-	line  *line         // the queue's place among others; nil = it is the only one
-	peers []*Worker     // of several queues: those of the others
+	line  *line         // the queue's place among the others; nil = it is the only queue
+	peers []*Worker     // with several queues, in the first one's worker: the workers of the others
 	state loop.Reporter // of reading the registry
 	ran   atomic.Bool
 
 	floods loop.Floods // lines about single messages
 
-	look      chan struct{} // poked: the registry is to be read
-	forgotten atomic.Bool   // the queue is to be registered again
+	look      chan struct{} // poked: read the registry
+	forgotten atomic.Bool   // register the queue again
 
-	asked   sync.Mutex // by Alive
+	asked   sync.Mutex // held by Alive
 	watches pulse
 
 	mu     sync.Mutex
 	served []*partitionWorker // by partition
 }
 
-// NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
+// NewWorker checks the configuration; the error names all its faults. It does not touch Redis before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -216,7 +221,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return all[0], nil
 }
 
-// newQueueWorker returns the worker of one queue, which shares a pool with those of others.
+// newQueueWorker returns the worker of one queue. It shares a pool with the workers of other queues.
 func newQueueWorker(cfg WorkerConfig, queue string, p *pool, l *line) *Worker {
 	cfg.Queue = queue
 	w := &Worker{cfg: cfg, pool: p, line: l, look: make(chan struct{}, 1)}
@@ -226,7 +231,7 @@ func newQueueWorker(cfg WorkerConfig, queue string, p *pool, l *line) *Worker {
 	return w
 }
 
-// settleNow has all partitions settle at once what waits for more.
+// settleNow makes all partitions settle at once the acknowledgements that wait for more.
 func (w *Worker) settleNow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,7 +263,7 @@ func (w *Worker) addTo(sum *WorkerStats) {
 // all returns the workers of all queues.
 func (w *Worker) all() []*Worker { return append([]*Worker{w}, w.peers...) }
 
-// Ready returns why the worker does not do its work now, by partition; nil when nothing fails. It does not touch Redis.
+// Ready returns an error, by partition, if the worker cannot do its work now. It does not touch Redis.
 func (w *Worker) Ready() error {
 	if !w.ran.Load() {
 		return errors.New("the worker has not begun to read")
@@ -282,13 +287,14 @@ func (w *Worker) trouble() error {
 	return errors.Join(errs...)
 }
 
-// ErrAbandoned: handlers ignored their cancelled context; their entries stay pending until the visibility timeout.
+// ErrAbandoned: handlers ignored their cancelled contexts; their entries stay pending until the visibility timeout.
 var ErrAbandoned = errors.New("handlers did not return: their entries stay pending")
 
-// Run reads, handles and settles until ctx is cancelled, then stops reading, lets handlers finish, releases what never started,
-// and returns nil: a clean stop leaves nothing pending and burns no attempt. It goes on through outages of Redis for ever.
-// It returns ErrAbandoned when handlers had to be left behind. It does not wait for handlers that were abandoned before the stop
-// (see AbandonAfter), and no error tells of them: their deliveries are settled. Their goroutines may outlive it.
+// Run reads, handles and settles until ctx is cancelled. Then it stops reading, lets handlers finish, releases entries
+// that no handler has begun, and returns nil: a clean stop leaves nothing pending and burns no attempt. It never gives
+// up in an outage of Redis. It returns ErrAbandoned if handlers did not return in time. It does not wait for handlers
+// that were abandoned before the stop (see AbandonAfter), and returns no error for them, because their deliveries are
+// settled. Their goroutines may outlive it.
 func (w *Worker) Run(ctx context.Context) error {
 	if w.ran.Swap(true) {
 		return errors.New("worker: Run may be called once")

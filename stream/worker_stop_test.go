@@ -93,7 +93,7 @@ func TestHandlerThatIgnoresItsContextKeepsItsEntry(t *testing.T) {
 	}
 }
 
-// unseenEntries has a consumer be given entries whose reply nobody reads.
+// unseenEntries gives entries to a consumer whose reply nobody reads.
 func (r *rig) unseenEntries(consumer string, n int) {
 	r.T.Helper()
 	if _, err := EnsureGroup(r.T.Context(), r.Client, r.Prefix, r.Queue, "g"); err != nil {
@@ -163,16 +163,16 @@ func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	redistest.Want(t, "Run", <-ended, nil)
 }
 
-// A worker with a fixed name extended at each start what its last bearer had held, and worked on it: a message that killed its
-// worker did so for ever, as attempt 1, and a second worker of the name worked on what the first one was working on. It is left
-// to the reclaimer, also after a reconnect and by a clean stop.
+// At each start, a worker with a fixed name used to extend entries that its predecessor had held, and handle them. A
+// message that killed its worker did so for ever, as attempt 1, and a second worker of the name handled the first one's
+// messages. Such entries are left to the reclaimer, also after a reconnect and by a clean stop.
 func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r, proxy := newRig(t, s), s.Proxy(t)
 	r.unseenEntries("me", 3)
 	got := make(chan *Message, 10)
-	proxy.CutAfterForward(1, "XREADGROUP") // whose reply holds fresh: it is taken up
+	proxy.CutAfterForward(1, "XREADGROUP") // its reply holds fresh, which is taken up
 	r.Do("XADD", r.Keys.Stream, "*", "id", "fresh", "payload", "", "attempt", "1", "due_ms", "1")
 	w, stop := r.start(WorkerConfig{
 		Client: r.Client, Blocking: proxy.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }), Consumer: "me",
@@ -194,7 +194,7 @@ func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
 	}
 }
 
-// hungClient is one whose calls hang while it hangs.
+// hungClient is a client whose calls block while hangs is set.
 type hungClient struct {
 	rueidis.Client
 	hangs atomic.Bool
@@ -220,12 +220,12 @@ func (c *hungClient) DoMulti(ctx context.Context, commands ...rueidis.Completed)
 	return all
 }
 
-// Of what waited behind a call that hung when the worker was stopped for good, nobody was told anything, nor of what a handler
-// did that returned later.
+// If a call hung when the worker was stopped for good, deliveries that waited behind it used to have no reported
+// settlement, nor had a handler that returned later.
 func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
-	const n = 8 // of which the first one is under way, two are failures, and the last one returns too late
+	const n = 8 // the first one is in flight, two are failures, and the last one returns too late
 	client := &hungClient{Client: r.Client}
 	started, finish, late, ended := make(chan struct{}, n), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	told, handled := make(chan Settlement, 2*n), atomic.Int64{}
@@ -234,7 +234,7 @@ func TestEachDeliveryIsToldOfWhenTheWorkerIsStoppedForGood(t *testing.T) {
 		Settled: func(_ *Message, s Settlement) {
 			told <- s
 			if len(told) == n-1 {
-				client.hangs.Store(false) // for the leave
+				client.hangs.Store(false) // for the final leave
 			}
 		},
 		Handler: func(_ context.Context, m *Message) error {

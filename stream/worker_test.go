@@ -271,9 +271,9 @@ func TestLostGroupIsCreatedAgainAtZeroEveryTime(t *testing.T) {
 		}
 		id := fmt.Sprint("m", i)
 		r.Ready(id)
-		// what was not freed yet is delivered again
+		// entries that were not freed yet are delivered again
 		until(got, id)
-		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} { // as a flush does
+		for _, key := range []string{lua.NewGlobals(r.Prefix).Queues, r.Keys.Stream} { // like a flush
 			if err := r.Client.Do(t.Context(), r.Client.B().Del().Key(key).Build()).Error(); err != nil {
 				t.Fatal(err)
 			}
@@ -321,7 +321,8 @@ func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	}
 }
 
-// Of all who held an entry, one is told that it took it out; the others are told that they lost it, and how certain that is.
+// Of all consumers that held an entry, one is told that it settled it; the others are told that they lost it, and how
+// certain that is.
 func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -352,7 +353,7 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	}
 	redistest.Want(t, "settlements", fmt.Sprint(told), "map[dies:dead fails:retried foreign:skipped works:acknowledged]")
 
-	// Somebody else takes the entry out while the handler runs.
+	// Another consumer takes the entry out while the handler runs.
 	held := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "10")
 	rows, err := held.ToArray()
 	if err != nil || len(rows) != 1 {
@@ -365,9 +366,10 @@ func TestSettledTellsHowEachDeliveryEnded(t *testing.T) {
 	redistest.Want(t, "settlement", <-got, settled{"taken", "lost"})
 }
 
-//  1. The acknowledgement is executed, its reply is lost. 2. The repeat finds nothing pending: this worker's first try, or
-//     someone
-//     else?
+// A repeat after a lost reply cannot tell the winner:
+//
+//  1. The acknowledgement is executed, its reply is lost.
+//  2. The repeat finds nothing pending: was it this worker's first try, or another consumer?
 func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -383,7 +385,7 @@ func TestSettledIsUnknownWhenTheReplyWasLost(t *testing.T) {
 	})
 	r.Ready("m")
 	<-started
-	// the server knows the script: the request that is cut will be executed
+	// now the server knows the script, so the request that is cut will be executed
 	if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "g", nil); err != nil {
 		t.Fatal(err)
 	}

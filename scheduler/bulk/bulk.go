@@ -26,7 +26,7 @@ type Message struct {
 	member string
 }
 
-// Options say how messages are changed. The zero value: all of them, as fast as possible.
+// Options control a bulk change. The zero value changes all messages, as fast as possible.
 type Options struct {
 	// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
 	Rate   float64
@@ -46,7 +46,7 @@ func (o Options) validate() error {
 	return lua.CheckDelay("spread", o.Spread)
 }
 
-// Result counts what became of messages.
+// Result counts the outcomes of a bulk change.
 type Result struct {
 	Looked    int64 `json:"looked"`    // members of schedules that were read
 	Total     int64 `json:"total"`     // how many there were to read
@@ -60,25 +60,26 @@ type Result struct {
 	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now, or the Spread begins
 }
 
-// Bulk changes messages of the queues of a prefix. It is safe for concurrent use, also by several processes: each message is
-// changed by one of them.
+// Bulk changes messages of the queues of a prefix. It is safe for concurrent use, also by several processes: only one
+// of them changes a message.
 type Bulk struct {
 	client   rueidis.Client
 	prefix   string
-	observer observe.Observer // nil = nobody is told
+	observer observe.Observer // nil = no observer
 }
 
-// New returns a Bulk for a prefix ("" = lua.DefaultPrefix). Redis is not touched.
+// New returns a Bulk for a prefix ("" = lua.DefaultPrefix). It does not touch Redis.
 func New(c rueidis.Client, prefix string) *Bulk {
 	return &Bulk{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
 
-// Observed returns a Bulk of which an observer is told what it cancels and moves.
+// Observed returns a Bulk that reports cancelled and moved messages to an observer.
 func (b *Bulk) Observed(o observe.Observer) *Bulk {
 	return &Bulk{client: observe.Wrap(b.client, o), prefix: b.prefix, observer: o}
 }
 
-// Cancel takes messages out of the schedule: what is counted as changed will never be delivered, and its ID may be used again.
+// Cancel takes messages out of the schedule. A message counted as changed will never be delivered, and its ID is free
+// again.
 func (b *Bulk) Cancel(ctx context.Context, queue string, f Filter, o Options) (Result, error) {
 	return b.run(ctx, "cancel", queue, f, o, func(r *run) error {
 		r.event, r.told = observe.Cancelled, true
@@ -90,9 +91,9 @@ func (b *Bulk) Cancel(ctx context.Context, queue string, f Filter, o Options) (R
 	})
 }
 
-// Reschedule moves messages to at, or when that is zero to delay from the server's now, which is asked once: all have the same
-// due time, unless there is a Spread. What is due then already is left as it is, so that a call with at goes on with what an
-// earlier one left.
+// Reschedule moves messages to at, or if that is zero to delay from the server's now. It asks for that once: all
+// messages get the same due time, unless there is a Spread. Messages already due then stay untouched, so a repeated
+// call with the same at continues where an earlier one stopped.
 func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay time.Duration, at time.Time,
 	o Options) (Result, error) {
 	return b.run(ctx, "reschedule", queue, f, o, func(r *run) error {
@@ -106,7 +107,7 @@ func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay tim
 			}
 			at = now.Add(delay)
 		}
-		if whole := at.Truncate(time.Millisecond); whole.Before(at) { // as lua.At, so that what is due then is known
+		if whole := at.Truncate(time.Millisecond); whole.Before(at) { // rounded like lua.At, to recognise equal times
 			at = whole.Add(time.Millisecond)
 		}
 		r.result.To = at
@@ -124,9 +125,9 @@ func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay tim
 	}, lua.CheckDelay("delay", delay), checkTime(at), checkTime(end(at, o.Spread)))
 }
 
-// Expire has messages expire now: what is counted as changed will not be delivered, and the bridge that owns the queue makes a
-// dead letter of it, with reason expired, which can be redriven. While the queue is paused, and while no bridge lives, it waits
-// in the schedule for that.
+// Expire makes messages expire now. A message counted as changed will not be delivered: the bridge that owns the queue
+// dead-letters it with reason expired, and it can be redriven. While the queue is paused, or no bridge is alive, it
+// stays in the schedule.
 func (b *Bulk) Expire(ctx context.Context, queue string, f Filter, o Options) (Result, error) {
 	return b.run(ctx, "expire", queue, f, o, func(r *run) error {
 		r.change = func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error) {
@@ -184,7 +185,7 @@ func members(ms []Message) []string {
 	return list
 }
 
-// outcome is what became of a message.
+// outcome is the outcome of a change for one message.
 type outcome int
 
 const (

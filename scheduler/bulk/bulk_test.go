@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// rig is a queue, and bulk changes of it.
+// rig is a queue with a Bulk for it.
 type rig struct {
 	*queuetest.Rig
 	*Bulk
@@ -29,17 +29,17 @@ func newRig(t *testing.T, s *redistest.Server) *rig {
 	return &rig{r, New(r.Client, r.Prefix)}
 }
 
-// at is a due time that is far away; n orders them.
+// at returns a due time far in the future; n orders them.
 func at(n int) time.Time { return time.UnixMilli(4e12).Add(time.Duration(n) * time.Second) }
 
-// schedule adds a message to the partition where it belongs.
+// schedule adds a message to its partition.
 func (r *rig) schedule(counts lua.Counts, id string, due time.Time, headers map[string]string) {
 	r.T.Helper()
 	p := r.Part(counts.Of(id))
 	p.Enqueue(lua.Item{ID: id, When: lua.At(due), Payload: []byte("p"), Meta: lua.EncodeMeta(headers, 0, time.Time{})})
 }
 
-// retries adds what waits to be tried again.
+// retries adds waiting retries of a message.
 func (r *rig) retries(id string, groups ...string) {
 	r.T.Helper()
 	for _, group := range groups {
@@ -49,7 +49,7 @@ func (r *rig) retries(id string, groups ...string) {
 	}
 }
 
-// state is all that the keys of the partitions hold.
+// state returns the contents of all keys of the partitions.
 func (r *rig) state(partitions int) string {
 	var all []string
 	for i := range partitions {
@@ -167,7 +167,7 @@ func TestChangesReachAllPartitions(t *testing.T) {
 	})
 }
 
-// A glob character, an odd character, or a text that begins like another one: each is only itself.
+// A glob character, an odd character, or a prefix of another text: each matches only itself.
 func TestHostileNamesAreTexts(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -222,7 +222,7 @@ func TestHostileNamesAreTexts(t *testing.T) {
 
 var zero float64
 
-// A message is met, becomes ready, and only then is it its turn: it is delivered, and said to be gone.
+// A message is found, but becomes ready before its turn. It is delivered, and counted as gone.
 func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -257,7 +257,7 @@ func TestWhatBecomesReadyMeanwhileIsReported(t *testing.T) {
 	}
 }
 
-// What one run did not come to, the next one does; and what it did is not done again.
+// A second run does what the first one left, and repeats nothing.
 func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -303,7 +303,7 @@ func TestRunThatWasInterruptedGoesOn(t *testing.T) {
 	}
 }
 
-// Messages that are scheduled into a partition that the queue gets while a run is under way are met, too.
+// Messages scheduled into a partition that the queue gets during a run are found, too.
 func TestQueueGrowsMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, filter := range map[string]Filter{"walked": {}, "looked up": {IDs: []string{"first", "grown"}}} {
@@ -325,7 +325,8 @@ func TestQueueGrowsMeanwhile(t *testing.T) {
 	}
 }
 
-// A user that lacks a command is told so, and nothing is changed; and so is who finds a key of another type.
+// A user without permission for a command, or a key of another type, makes an error that names it, and nothing is
+// changed.
 func TestRefusalsChangeNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -342,7 +343,7 @@ func TestRefusalsChangeNothing(t *testing.T) {
 		if lacks == "-zscan" && !errors.Is(cancelled, lua.ErrDenied) {
 			t.Errorf("%s: %v", lacks, cancelled)
 		}
-		if cancelled == nil { // it needed no more
+		if cancelled == nil { // it needed no more permissions
 			r.schedule(lua.Counts{1}, "m", at(1), map[string]string{"a": "b"})
 			continue
 		}
@@ -362,8 +363,8 @@ func TestRefusalsChangeNothing(t *testing.T) {
 	}
 }
 
-// A short schedule is read at once, and with a rate its last messages have their turn much later: what was moved or replaced
-// meanwhile was changed by what it had been, so a newer message of the same ID was cancelled.
+// A short schedule is read at once, but with a rate its last messages are changed much later. A message that was moved
+// or replaced in between used to be judged by its old data, so a newer message of the same ID was cancelled.
 func TestMessageIsJudgedWhenItIsItsTurn(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -389,7 +390,7 @@ func TestMessageIsJudgedWhenItIsItsTurn(t *testing.T) {
 						return
 					}
 					changed = true
-					for _, id := range newer { // what was read is another message by now
+					for _, id := range newer { // the messages read are replaced by now
 						r.Do("ZREM", r.Keys.Due, id)
 						r.Do("HDEL", r.Keys.Meta, id)
 						r.schedule(lua.Counts{1}, id, at(2000), map[string]string{"tier": "tin"})

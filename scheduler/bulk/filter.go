@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Filter says which messages of a schedule are meant; what is set must hold together. The zero value is every message that waits
-// for the first time, or was redriven for all groups.
+// Filter selects messages of a schedule; all fields that are set must match. The zero value selects every message that
+// waits for its first delivery, or was redriven for all groups.
 type Filter struct {
 	IDs     []string          // one of these; empty = any
 	Prefix  string            // the ID begins with it
@@ -40,16 +40,16 @@ func (f Filter) validate() error {
 	return errors.Join(errs...)
 }
 
-// looksUp says whether all that is meant can be looked up: the IDs are known, and no retries are meant.
+// looksUp reports whether ZSCORE can find all selected messages: their IDs are known, and no retries are selected.
 func (f Filter) looksUp() bool { return len(f.IDs) > 0 && !f.Retries && f.Group == "" }
 
-// mayCease says whether a message may cease to be meant while it keeps its ID: when it is moved, or replaced.
+// mayCease reports whether a message may cease to match while it keeps its ID: when it is moved or replaced.
 func (f Filter) mayCease() bool { return len(f.Headers) > 0 || !f.From.IsZero() || !f.Until.IsZero() }
 
-// pattern is the glob of a scan that finds all that is meant.
+// pattern returns a glob that matches all selected members.
 func (f Filter) pattern() string { return view.EscapeGlob(f.Prefix) + "*" }
 
-// matches says whether a member is meant, as far as can be told without its headers.
+// matches reports whether a member matches, apart from headers.
 func (f Filter) matches(m lua.Member, due time.Time) bool {
 	switch {
 	case f.Group != "":
@@ -63,7 +63,7 @@ func (f Filter) matches(m lua.Member, due time.Time) bool {
 		(f.Until.IsZero() || due.Before(f.Until))
 }
 
-// hasHeaders says whether a message has the headers that are asked for.
+// hasHeaders reports whether a message has all headers of the filter.
 func (f Filter) hasHeaders(headers map[string]string) bool {
 	for name, want := range f.Headers {
 		if got, there := headers[name]; !there || got != want {

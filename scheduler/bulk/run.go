@@ -21,11 +21,12 @@ const (
 	changeMembers = 250
 	readHeaders   = 100
 
-	// For so long what was read of a message holds; a rate may have it wait for its turn for minutes.
+	// fresh is how long the data that a message was selected by counts as current; a rate may delay its change by
+	// minutes.
 	fresh = 50 * time.Millisecond
 )
 
-// run is one change of many messages.
+// run is one bulk change.
 type run struct {
 	b       *Bulk
 	queue   string
@@ -35,14 +36,14 @@ type run struct {
 	result  Result
 
 	change func(ctx context.Context, k lua.Keys, ms []Message) ([]outcome, error)
-	target func(Message) time.Time // when it is to be due; nil = no matter
+	target func(Message) time.Time // the new due time; nil = it does not change
 	event  observe.Event
 	told   bool
 
 	wanted map[string]bool // the IDs of the filter; true = found
 }
 
-// everywhere goes through all partitions that the queue has, and those that it got meanwhile.
+// everywhere walks all partitions of the queue, including partitions that are added meanwhile.
 func (r *run) everywhere(ctx context.Context) error {
 	if len(r.filter.IDs) > 0 {
 		r.wanted = make(map[string]bool, len(r.filter.IDs))
@@ -78,7 +79,7 @@ func (r *run) everywhere(ctx context.Context) error {
 	return nil
 }
 
-// walkAll goes through the schedules of partitions that earlier counts had not.
+// walkAll walks the schedules of partitions that earlier counts lack.
 func (r *run) walkAll(ctx context.Context, counts, before lua.Counts) error {
 	first := 0
 	if before != nil {
@@ -111,8 +112,8 @@ func (r *run) keys(partition int) lua.Keys {
 	return lua.NewKeys(r.b.prefix, lua.PartitionName(r.queue, partition)).As(lua.Actor(lua.ActorOperator))
 }
 
-// walk goes through one schedule, of about so many members. Everything that is there from its beginning to its end is met; the
-// cursor means something only to the server process that made it, so all of it goes over one connection, and ends with it.
+// walk walks one schedule, of about size members. It meets every member that is there from its beginning to its end. A
+// cursor is only valid in the server process that made it, so the walk uses one connection, and ends with it.
 func (r *run) walk(ctx context.Context, partition int, size int64) error {
 	conn, release := lua.Pin(r.b.client)
 	defer release()
@@ -144,7 +145,7 @@ func (r *run) walk(ctx context.Context, partition int, size int64) error {
 	}
 }
 
-// judge makes a Message of a member, and says whether it is meant as far as can be told without its headers.
+// judge makes a Message of a member, and reports whether it matches the filter, apart from headers.
 func (r *run) judge(partition int, member, score string) (Message, bool) {
 	number, _ := strconv.ParseFloat(score, 64)
 	parsed := lua.ParseMember(member)
@@ -157,8 +158,8 @@ func (r *run) judge(partition int, member, score string) (Message, bool) {
 	return m, r.filter.matches(parsed, m.Due)
 }
 
-// lookUp finds messages by their IDs in every partition, because a message with a key is where its key belongs, but for
-// those partitions that earlier counts had.
+// lookUp looks messages up by their IDs in every partition, because a message with a key is in the partition of its
+// key. It leaves out the partitions of earlier counts.
 func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 	first := 0
 	if before != nil {
@@ -192,7 +193,7 @@ func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 				if m, meant := r.judge(partition, ids[i], strconv.FormatFloat(*score, 'f', -1, 64)); meant {
 					found = append(found, m)
 				} else {
-					r.wanted[m.ID] = true // it is there, and not meant
+					r.wanted[m.ID] = true // it exists, but does not match
 				}
 			}
 			if err := r.take(ctx, k, found); err != nil {
@@ -203,7 +204,7 @@ func (r *run) lookUp(ctx context.Context, counts, before lua.Counts) error {
 	return nil
 }
 
-// scores returns the scores of members; nil for one that is not there.
+// scores returns the scores of members; nil = there is no such member.
 func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64, error) {
 	scores := make([]*float64, len(ids))
 	questions := make([]view.Question, len(ids))
@@ -217,7 +218,7 @@ func (r *run) scores(ctx context.Context, k lua.Keys, ids []string) ([]*float64,
 	return scores, view.AskLong(ctx, r.b.client, questions...)
 }
 
-// take changes those of some messages of one partition that have the headers that are asked for.
+// take changes the messages that have the filter's headers. They are all of one partition.
 func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 	read := time.Now()
 	if len(r.filter.Headers) > 0 {
@@ -254,8 +255,8 @@ func (r *run) take(ctx context.Context, k lua.Keys, found []Message) error {
 	return nil
 }
 
-// stillMeant returns those of some messages that are meant by what they are now, and counts the others as gone: they were moved,
-// or another message of the same ID is there.
+// stillMeant reads messages again and returns those that still match. It counts the others as gone: they were moved, or
+// replaced by another message of the same ID.
 func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still []Message, err error) {
 	scores, err := r.scores(ctx, k, members(ms))
 	if err != nil {
@@ -282,7 +283,7 @@ func (r *run) stillMeant(ctx context.Context, k lua.Keys, ms []Message) (still [
 	return still, nil
 }
 
-// withHeaders returns those of some messages that have the headers.
+// withHeaders returns the messages that have the filter's headers.
 func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (with []Message, err error) {
 	for ms := range slices.Chunk(found, readHeaders) {
 		metas := make([]string, len(ms))
@@ -299,15 +300,15 @@ func (r *run) withHeaders(ctx context.Context, k lua.Keys, found []Message) (wit
 			if readable && r.filter.hasHeaders(e.Headers) {
 				with = append(with, m)
 			} else if r.wanted != nil {
-				r.wanted[m.ID] = true // it is there, and not meant
+				r.wanted[m.ID] = true // it exists, but does not match
 			}
 		}
 	}
 	return with, nil
 }
 
-// makeChange changes messages in one call, which is waited for when ctx ends, so that the counts are right. read is when what
-// they were judged by was read.
+// makeChange changes messages in one call. It waits for the reply even if ctx ends, so that the counts are right. read
+// is the time at which the messages were read.
 func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message, read time.Time) (err error) {
 	if !r.pace.Wait(ctx, len(ms)) {
 		return ctx.Err()
@@ -340,7 +341,7 @@ func (r *run) makeChange(ctx context.Context, k lua.Keys, ms []Message, read tim
 	return nil
 }
 
-// miss counts a message that was not there, or could not be changed.
+// miss counts a message that is gone or could not be changed.
 func (r *run) miss(m Message, what outcome) {
 	if what == refused {
 		r.result.Refused++

@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// Whoever changed a payload while no bridge lived lost what was missed, whatever the spec promised. With other times it begins
-// from now.
+// A change of the payload while no bridge was alive used to lose the missed occurrences, whatever the spec promised.
+// Only a change of the times starts from now.
 func TestAChangeKeepsWhatWasMissedUnlessTheTimesChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -43,7 +43,8 @@ func TestAChangeKeepsWhatWasMissedUnlessTheTimesChange(t *testing.T) {
 	}
 }
 
-// What was moved before its time, and has left, does not keep back what a changed spec has before that, and is not planned again.
+// An occurrence that was moved before its time, and delivered, does not suppress earlier occurrences of a changed spec,
+// and is not planned again.
 func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -57,7 +58,7 @@ func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
 	if ids := b.scheduled(); len(ids) != 0 {
 		t.Errorf("%s has left, then %v", moved, ids)
 	}
-	spec.Count = 1000 // begins from now
+	spec.Count = 1000 // starts from now
 	b.put(spec)
 	b.pass(b.fresh())
 	if ids := b.scheduled(); slices.Contains(ids, moved) {
@@ -76,13 +77,13 @@ func TestWhatWasMovedIsNeitherRepeatedNorLeavesOthersOut(t *testing.T) {
 		ids[0] != want && want != moved {
 		t.Errorf("planned with other times: %v, want %s", ids, want)
 	}
-	// What is due already, because it was moved, stays as it is.
+	// A message that is already due, because it was moved, stays.
 	b.Do("ZADD", b.Keys.Due, "5", b.scheduled()[0])
 	spec.Payload = []byte("newer")
 	redistest.Want(t, "taken back of what is due", b.put(spec).TakenBack, 0)
 }
 
-// All data is lost and written again, with as many changes: the former spec was in force for a minute.
+// All data is lost and written again, with equally many changes: the former spec used to stay in force for a minute.
 func TestAfterAllIsLostAnotherSpecIsInForceAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -97,7 +98,8 @@ func TestAfterAllIsLostAnotherSpecIsInForceAtOnce(t *testing.T) {
 	}
 }
 
-// Runs by hand, occurrences before their time, and retries: whatever is left of any of them, none is planned beside it.
+// Runs by hand, occurrences before their time, and retries: while any of them is unfinished, no occurrence is planned
+// beside it.
 func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -123,7 +125,7 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	}
 	want := func(what string) {
 		t.Helper()
-		for _, one := range []*Queue{q, b.fresh()} { // and one that knows nothing yet
+		for _, one := range []*Queue{q, b.fresh()} { // the second one starts without knowledge
 			b.pass(one)
 			if is, err := one.isUnfinished(t.Context(), one.items["r"]); !is || err != nil {
 				t.Errorf("%s: something is left: %v %v", what, is, err)
@@ -141,7 +143,7 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	}
 	want("three are")
 	p := b.remembered()
-	p.Spans[0].To = p.Spans[0].To.Add(-2 * time.Hour) // one is due, and left out
+	p.Spans[0].To = p.Spans[0].To.Add(-2 * time.Hour) // one occurrence is due, and left out
 	b.Do("HSET", b.Keys.Planned, "r", p.String())
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
@@ -161,8 +163,8 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 	redistest.Want(t, "planned when none is left", len(b.scheduled()), 1)
 }
 
-// An occurrence that a worker holds is cancelled before another group has read it, so its entry is gone. The next one waits for
-// the worker: the last look saw the entry.
+// A worker holds an occurrence. It is cancelled before another group has read it, so its entry is gone. The next one
+// waits for the worker: the last look saw the entry.
 func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -195,8 +197,8 @@ func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 	redistest.Want(t, "unfinished afterwards", unfinished(), false)
 }
 
-// Bridge a stood still while b planned, and goes on with the plan of before: it looks past the entry of b's message, is told of
-// the new plan, and must look again.
+// Bridge a stood still while b planned, and continues with the old plan. It reads past the entry of b's message, learns
+// of the new plan, and must read again.
 func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -230,8 +232,8 @@ func TestOverlapSkipLooksAgainWhenAnotherBridgeHasPlanned(t *testing.T) {
 	redistest.Want(t, "planned when it is done", len(b.scheduled()), 1)
 }
 
-// A message of somebody's own that has the ID of an occurrence takes its place. It is neither overwritten nor taken back with the
-// recurrence, whatever is done to that.
+// A user's own message with the ID of an occurrence takes the occurrence's place. It is neither overwritten nor taken
+// back with the recurrence, whatever happens to that.
 func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
 	t.Parallel()
 	for what, do := range map[string]func(b *bench) error{
@@ -273,7 +275,7 @@ func TestAMessageOfSomebodysOwnIsNotTakenBack(t *testing.T) {
 	}
 }
 
-// When the last recurrence is removed nothing is left of any, by whomever it is removed.
+// Removing the last recurrence leaves no field behind, whoever removes it.
 func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -312,8 +314,8 @@ func TestTheLastRecurrenceLeavesNoField(t *testing.T) {
 	redistest.Want(t, "empty", q.Empty(), true)
 }
 
-// A recurrence is removed while its last message is pending, or waits to be tried again, and added again: the new one waits for
-// that message as the former one would have. What is remembered for that goes with the message.
+// A recurrence is removed while its last message is pending or waits for a retry, and added again. The new one waits
+// for that message like the old one. The plan that is kept for this goes with the message.
 func TestOverlapSkipHoldsAlsoForOneThatIsAddedAgain(t *testing.T) {
 	t.Parallel()
 	for what, remove := range map[string]func(b *bench, q *Queue){

@@ -12,7 +12,8 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// A clock that was ahead for an hour planned what is to come in an hour. Set back, it stopped the recurrence until then.
+// A clock that was an hour ahead planned an occurrence an hour ahead. Set back, it used to stop the recurrence until
+// then.
 func TestAClockThatWasAheadStopsNoRecurrence(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -30,7 +31,7 @@ func TestAClockThatWasAheadStopsNoRecurrence(t *testing.T) {
 	}
 	ids := b.scheduled()
 	if len(ids) < 10 || ids[0] != fmt.Sprint("r@", now.Add(3*time.Second).UnixMilli()) {
-		t.Errorf("planned: %v", ids) // what was planned before it was ahead is not planned again
+		t.Errorf("planned: %v", ids) // occurrences planned before the clock was ahead are not planned again
 	}
 	redistest.Want(t, "lines", strings.Count(b.log.String(), "goes on from now"), 1)
 	if now := b.remembered(); len(now.Spans) != 3 {
@@ -38,7 +39,7 @@ func TestAClockThatWasAheadStopsNoRecurrence(t *testing.T) {
 	}
 }
 
-// The clock of a pass may be set back under it: what was idle until then is looked at again.
+// The clock may be set back between passes: recurrences that were idle until a later time are then examined again.
 func TestAPassSeesThatTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -55,8 +56,8 @@ func TestAPassSeesThatTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// Any clock: it goes on, is away, and is set, forward and back. No occurrence is planned twice; and whatever the next one is that
-// was not planned, it is planned then.
+// A clock advances, is unavailable, and is set forward and back. No occurrence is planned twice, and each next one that
+// was not planned is planned in time.
 func TestNoClockPlansTwiceNorStops(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {

@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// timesOf is a word that stands for when occurrences are. Other settings may change without it.
+// timesOf returns a hash of the settings that decide the times of occurrences. Changes of other settings leave it
+// unchanged.
 func timesOf(s recurrence.Spec) string {
 	if s.Paused {
 		return "paused"
@@ -20,21 +21,21 @@ func timesOf(s recurrence.Spec) string {
 		s.End.UnixMilli(), s.Count))[:16]
 }
 
-// decision is what is to be planned of a recurrence now, in order, and up to where all is planned then; or, without occurrences,
-// until when there is nothing to plan.
+// decision is the next step for a recurrence: the occurrences to plan now, in order, and the time up to which
+// everything is planned afterwards. Without occurrences, idleUntil is the time until which there is nothing to plan.
 type decision struct {
 	occurrences []time.Time
 	upTo        time.Time
 	idleUntil   time.Time
-	spans       []lua.Span // the last one goes on, to upTo
-	anew        bool       // the clock was set back: it goes on from now
+	spans       []lua.Span // the last one is open: it will end at upTo
+	anew        bool       // the clock was set back: planning continues from now
 }
 
 // farAway is later than any occurrence.
 var farAway = time.UnixMilli(1e14)
 
-// decide says what is to be planned: of the missed occurrences what the spec wants, all that is due within Ahead, and at least
-// the next one. What was planned already, by whatever clock, is not planned again.
+// decide returns the occurrences to plan: missed ones as far as the spec wants them, all that are due within Ahead, and
+// at least the next one. Occurrences that were planned already, by whatever clock, are not planned again.
 func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 	left := lua.MaxPlanned
 	if s.Count > 0 {
@@ -82,7 +83,8 @@ func decide(s *recurrence.Schedule, plan lua.Plan, now time.Time) decision {
 
 func (d decision) last() lua.Span { return d.spans[len(d.spans)-1] }
 
-// isAhead reports whether a clock that was ahead has planned what is still to come by this one, and left out what comes before.
+// isAhead reports whether the plan was made by a clock that ran ahead of the current one, so that it left out
+// occurrences that are still to come.
 func isAhead(s *recurrence.Schedule, last lua.Span, now time.Time) bool {
 	justified := now.Add(Ahead)
 	if next, ok := s.Next(now); ok && next.After(justified) {
@@ -91,7 +93,7 @@ func isAhead(s *recurrence.Schedule, last lua.Span, now time.Time) bool {
 	return last.To.After(justified) && last.From.After(now)
 }
 
-// knownOf holds the occurrences that are remembered one by one: some have left the schedule before their time.
+// knownOf returns the occurrences in plan.Recent: some of them left the schedule before their time.
 func knownOf(plan lua.Plan) map[int64]bool {
 	known := map[int64]bool{}
 	for _, part := range plan.Recent {
@@ -102,14 +104,14 @@ func knownOf(plan lua.Plan) map[int64]bool {
 	return known
 }
 
-// former is the stretch of time, before the last one, that holds an occurrence; negative: none does.
+// former returns the index of the span, before the last one, that holds an occurrence; negative = none does.
 func (d decision) former(at time.Time) int {
 	return slices.IndexFunc(d.spans[:len(d.spans)-1], func(span lua.Span) bool {
 		return at.After(span.From) && !at.After(span.To)
 	})
 }
 
-// next is the first occurrence after a point in time that was not planned yet.
+// next returns the first occurrence after a point in time that was not planned yet.
 func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]bool) (time.Time, bool) {
 	for {
 		next, ok := s.Next(after)
@@ -127,7 +129,7 @@ func (d decision) next(s *recurrence.Schedule, after time.Time, known map[int64]
 	}
 }
 
-// through is what is planned then, without what lies within the last stretch of time.
+// through returns the spans planned after this step, without former spans that lie within the last one.
 func (d decision) through() []lua.Span {
 	last := d.last()
 	last.To = d.upTo
@@ -138,7 +140,7 @@ func (d decision) through() []lua.Span {
 	return append(former, last)
 }
 
-// latest is the latest occurrence that is remembered, of those that the last stretch of time holds.
+// latest returns the latest occurrence of plan.Recent that lies in the last span.
 func (d decision) latest(plan lua.Plan) (latest time.Time) {
 	for _, part := range plan.Recent {
 		at := occurrenceOf(part)
@@ -149,7 +151,7 @@ func (d decision) latest(plan lua.Plan) (latest time.Time) {
 	return latest
 }
 
-// missed returns those of (from, until] that are made up for.
+// missed returns the occurrences in (from, until] that are made up for.
 func missed(s *recurrence.Schedule, from, until time.Time, most int) (all []time.Time) {
 	switch s.Missed {
 	case recurrence.MissedSkip:

@@ -1,16 +1,16 @@
-// Package planner keeps the recurrences of queues in Redis, and turns their next occurrences into ordinary scheduled messages.
+// Package planner stores the recurrences of queues in Redis, and schedules their next occurrences as ordinary messages.
 //
-// A Planner writes, lists and removes them for clients and operators. A Queue is what a bridge has for each queue of its own that
-// has recurrences: it plans ahead, so that an occurrence is in the schedule long before it is due, and whoever drains it then is
-// on time. Any number may plan the same queue at the same time: what is remembered of a recurrence moves on in the script that
-// adds its occurrences, and only from where the planner saw it.
+// A Planner writes, lists and removes recurrences for clients and operators. A bridge has a Queue for each owned queue
+// with recurrences. It plans ahead: an occurrence is in the schedule long before it is due, so its drain is on time.
+// Any number of Queues may plan the same queue at the same time: the script that adds occurrences also advances the
+// plan, and only if the plan is still the one that the Queue has read.
 //
 // Invariants:
 //   - an occurrence is planned once, by any number of planners (TestManyPlannersPlanEachOccurrenceOnce);
-//   - a clock that was ahead stops nothing when it is set back, and none has an occurrence planned twice
+//   - setting back a clock that was ahead stops no recurrence, and plans no occurrence twice
 //     (TestNoClockPlansTwiceNorStops);
-//   - what nobody planned in time is made up for as the spec says (TestMissedOccurrences);
-//   - with overlap skip none is planned while something is left of the one before (TestOverlapSkipWaitsForTheOneBefore,
-//     TestOverlapSkipKnowsAllThatIsLeft);
-//   - a spec that any client writes with HSET is planned, and one that is wrong stops no other (TestSpecsOfPlainClients).
+//   - occurrences that nobody planned in time are made up for as the spec says (TestMissedOccurrences);
+//   - with overlap skip no occurrence is planned while anything of the last one is unfinished
+//     (TestOverlapSkipWaitsForTheOneBefore, TestOverlapSkipKnowsAllThatIsLeft);
+//   - a spec that any client writes with HSET is planned, and an invalid one stops no other (TestSpecsOfPlainClients).
 package planner

@@ -18,10 +18,10 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// ErrNoRecurrence: the queue has no recurrence of that name.
+// ErrNoRecurrence: the queue has no recurrence of this name.
 var ErrNoRecurrence = errors.New("no such recurrence")
 
-// ErrChanged: somebody else changed the recurrence meanwhile. Nothing was written.
+// ErrChanged: another client changed the recurrence in between. Nothing was written.
 var ErrChanged = errors.New("the recurrence was changed by somebody else")
 
 // patience bounds one call of a Planner: the client library would repeat reads for as long as the context lasts.
@@ -33,10 +33,10 @@ type Planner struct {
 	prefix string
 	actor  string
 	log    *slog.Logger
-	levels *lua.Levels // of the living bridges; nil = whatever they are
+	levels *lua.Levels // of the live bridges; nil = not checked
 }
 
-// New returns a Planner, which histories of queues name as the actor. It does not touch Redis.
+// New returns a Planner. Histories of queues name actor as the author of its changes. It does not touch Redis.
 func New(client rueidis.Client, prefix, actor string, log *slog.Logger) *Planner {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -44,7 +44,7 @@ func New(client rueidis.Client, prefix, actor string, log *slog.Logger) *Planner
 	return &Planner{client, prefix, actor, log, lua.NewLevels(client, prefix)}
 }
 
-// AllowOldBridges returns a Planner that writes recurrences although a living bridge may know none.
+// AllowOldBridges returns a Planner that writes recurrences even if a live bridge does not know them.
 func (p *Planner) AllowOldBridges() *Planner {
 	all := *p
 	all.levels = nil
@@ -53,14 +53,14 @@ func (p *Planner) AllowOldBridges() *Planner {
 
 func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, queue).As(p.actor) }
 
-// Change is what Put did.
+// Change is the outcome of Put.
 type Change struct {
 	Added, Changed bool // neither: it was there as it is
 	TakenBack      int  // messages that had been planned of the former spec
 }
 
-// Put writes a recurrence, or changes the one of its name, and plans its next occurrence. ErrInvalid; lua.ErrOldBridge while a
-// bridge is alive that knows no recurrences. Four round trips. Harmless to repeat.
+// Put writes a recurrence, or replaces the one of this name, and plans its next occurrence. ErrInvalid;
+// lua.ErrOldBridge while a live bridge does not know recurrences. Four round trips. Harmless to repeat.
 func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -91,7 +91,7 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 	return Change{}, wrap("write", spec.Queue, spec.Name, err)
 }
 
-// planFirst plans what is next. A bridge would do so within seconds, so an error is not worth telling.
+// planFirst plans the next occurrence. It ignores errors, because a bridge does the same within seconds.
 func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
 	q := p.Queue(s.Queue)
 	it := newItem(s.Queue, s.Name, text)
@@ -100,7 +100,7 @@ func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text st
 	}
 }
 
-// specText returns what Redis holds of a recurrence.
+// specText returns the stored spec of a recurrence.
 func (p *Planner) specText(ctx context.Context, k lua.Keys, name string) (text string, ok bool, err error) {
 	text, err = p.client.Do(ctx, p.client.B().Hget().Key(k.Recurring).Field(name).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -109,7 +109,7 @@ func (p *Planner) specText(ctx context.Context, k lua.Keys, name string) (text s
 	return text, err == nil, lua.Classify("HGET "+k.Recurring, err)
 }
 
-// now is the clock of the server that holds a queue.
+// now returns the clock of the server that holds a queue.
 func (p *Planner) now(ctx context.Context, queue string) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -129,7 +129,8 @@ func clockOf(words []string) time.Time {
 	return time.UnixMilli(s*1000 + us/1000)
 }
 
-// Pause has a recurrence plan nothing, and takes back what was planned, or has it go on from now. ErrNoRecurrence, ErrChanged.
+// Pause stops the planning of a recurrence and takes back its planned messages, or lets it continue from now.
+// ErrNoRecurrence, ErrChanged.
 func (p *Planner) Pause(ctx context.Context, queue, name string, paused bool) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -167,7 +168,7 @@ func (p *Planner) Pause(ctx context.Context, queue, name string, paused bool) (c
 	return err == nil, wrap("pause", queue, name, err)
 }
 
-// Remove removes a recurrence, and takes back what was planned: so many messages. ErrNoRecurrence.
+// Remove removes a recurrence, and takes back its planned messages. It returns their number. ErrNoRecurrence.
 func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -179,7 +180,7 @@ func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int
 	if err != nil {
 		return 0, wrap("remove", queue, name, err)
 	}
-	spec, _ := parse(queue, name, text) // one that is wrong was never planned
+	spec, _ := parse(queue, name, text) // an invalid one was never planned
 	removed, back, err := lua.RemoveRecurrence(ctx, p.client, k, name, spec.Overlap == recurrence.OverlapSkip)
 	if err == nil && !removed {
 		err = ErrNoRecurrence
@@ -187,8 +188,8 @@ func (p *Planner) Remove(ctx context.Context, queue, name string) (takenBack int
 	return back, wrap("remove", queue, name, err)
 }
 
-// Run schedules a message of a recurrence for now, also of one that is paused, and returns its ID and due time. ErrNoRecurrence.
-// After an error that leaves open whether it was done, repeating may schedule another one.
+// Run schedules a message of a recurrence for now, even if it is paused, and returns its ID and due time.
+// ErrNoRecurrence. If an error leaves open whether the message was scheduled, a repeated call may schedule another one.
 func (p *Planner) Run(ctx context.Context, queue, name string) (id string, due time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -228,7 +229,7 @@ func wrap(what, queue, name string, err error) error {
 	return fmt.Errorf("%s recurrence %s of %s: %w", what, name, queue, err)
 }
 
-// parse reads a spec as Redis holds it. Its name and queue are those of the place where it is.
+// parse parses a stored spec. Name and queue are those of the place where it is stored.
 func parse(queue, name, text string) (recurrence.Spec, error) {
 	var spec recurrence.Spec
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
@@ -238,7 +239,7 @@ func parse(queue, name, text string) (recurrence.Spec, error) {
 	return spec.WithDefaults(), nil
 }
 
-// State is a recurrence, and what is known of it.
+// State is a recurrence and its plan.
 type State struct {
 	Spec recurrence.Spec
 	// Next are the next occurrences, three at most, in the recurrence's own zone; also of one that is paused.
@@ -253,7 +254,7 @@ type State struct {
 	Unplanned time.Time
 }
 
-// List returns the recurrences of a queue by name. It walks through the hash in steps.
+// List returns the recurrences of a queue, sorted by name. It scans the hash in steps.
 func (p *Planner) List(ctx context.Context, queue string) ([]State, error) {
 	if err := lua.CheckQueue(queue); err != nil {
 		return nil, err
@@ -305,7 +306,7 @@ func (p *Planner) plans(ctx context.Context, k lua.Keys) (map[string]string, err
 	return plans, lua.Classify("HGETALL "+k.Planned, err)
 }
 
-// walk calls found for each recurrence of a queue, some of them twice.
+// walk calls found for each recurrence of a queue, for some of them twice.
 func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text string)) error {
 	count := int64(4)
 	for cursor := uint64(0); ; {
@@ -325,7 +326,7 @@ func (p *Planner) walk(ctx context.Context, k lua.Keys, found func(name, text st
 	}
 }
 
-// nextCount is how many specs to ask for next: about 1 MiB, by those of this page, and never much more than they were.
+// nextCount returns how many specs to read next: about 1 MiB by the sizes in this page, at most twice as many as now.
 func nextCount(count int64, page []string) int64 {
 	bytes := int64(0)
 	for _, text := range page {
@@ -377,7 +378,7 @@ func stateOf(queue, name, text, planText string, now time.Time) State {
 	return state
 }
 
-// occurrenceOf is the time in what stands behind "@" in an ID.
+// occurrenceOf returns the time of an occurrence from the part of a message ID after "@".
 func occurrenceOf(part string) time.Time {
 	ms, _ := strconv.ParseInt(strings.TrimSuffix(part, lua.RunSuffix), 10, 64)
 	return time.UnixMilli(ms)

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// bench is a queue with a planner, and what it logs.
+// bench is a queue with a planner and its log.
 type bench struct {
 	*queuetest.Rig
 	*Planner
@@ -82,7 +82,7 @@ func (b *bench) remembered() lua.Plan {
 	return p
 }
 
-// remember writes what is remembered of the recurrence.
+// remember writes the plan of the recurrence.
 func (b *bench) remember(planned time.Time, recent ...string) {
 	b.T.Helper()
 	p := b.remembered()
@@ -91,7 +91,7 @@ func (b *bench) remember(planned time.Time, recent ...string) {
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 }
 
-// Four planners, whose calls meet, and somebody who drains at once what they plan: each second is there once.
+// Four planners whose calls interleave, and a drain that takes at once the planned messages: each second occurs once.
 func TestManyPlannersPlanEachOccurrenceOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -159,11 +159,11 @@ func TestMissedOccurrences(t *testing.T) {
 		{recurrence.Spec{Every: time.Minute, Phase: 30 * time.Second}, 5 * time.Minute, "-30 30"},
 		{recurrence.Spec{Every: time.Minute, Phase: 30 * time.Second, Missed: recurrence.MissedAll}, 3 * time.Minute,
 			"-150 -90 -30 30"},
-		// late, not missed
+		// late, but not missed
 		{recurrence.Spec{Every: time.Minute, Phase: 55 * time.Second, Missed: recurrence.MissedSkip}, time.Minute, "-5 55"},
 		{recurrence.Spec{Every: 8 * time.Second}, 0, "8 16"},
 		{recurrence.Spec{Every: 8 * time.Second}, -16 * time.Second, ""},
-		{recurrence.Spec{Every: 8 * time.Second, Count: 2}, 0, "8"}, // one was used
+		{recurrence.Spec{Every: 8 * time.Second, Count: 2}, 0, "8"}, // one is used already
 		{recurrence.Spec{Every: time.Hour, End: now.Add(time.Minute)}, 0, ""},
 	} {
 		c.spec.Name, c.spec.Queue = "r", "q"
@@ -194,7 +194,7 @@ func TestMissedOccurrences(t *testing.T) {
 
 func spansTo(at time.Time) []lua.Span { return []lua.Span{{From: at.AddDate(-1, 0, 0), To: at}} }
 
-// recent is what is remembered of an occurrence that is planned for later.
+// recent returns the plan's entry for an occurrence planned later.
 func recent(now time.Time, planned time.Duration) []string {
 	if planned >= 0 {
 		return nil
@@ -233,7 +233,7 @@ func TestOverlapSkipWaitsForTheOneBefore(t *testing.T) {
 	if len(next) != 1 || next[0] != fmt.Sprint("r@", before.Add(time.Hour).UnixMilli()) {
 		t.Errorf("planned when it was done: %v", next)
 	}
-	// What a person runs counts as the one before.
+	// A run by hand counts as the last occurrence.
 	if _, _, err := b.Run(t.Context(), b.Rig.Queue, "r"); err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestSpecsOfPlainClients(t *testing.T) {
 	if err != nil || len(states) != 4 || states[0].Problem == "" || states[1].Problem != "" || len(states[1].Next) != 3 {
 		t.Errorf("%+v %v", states, err)
 	}
-	b.Do("HSET", b.Keys.Recurring, "good", `{"every_ms":7200000,"phase_ms":1000}`) // and the revision as it was
+	b.Do("HSET", b.Keys.Recurring, "good", `{"every_ms":7200000,"phase_ms":1000}`) // with an unchanged revision
 	b.Do("HINCRBY", b.Keys.Planned, "", "1")
 	b.pass(q)
 	if again := b.scheduled(); len(again) != 1 || again[0] == ids[0] {
@@ -331,7 +331,7 @@ func TestARecurrenceIsChangedPausedRunAndRemoved(t *testing.T) {
 	}
 }
 
-// A pass over many recurrences that have nothing to plan is one round trip.
+// A pass over many recurrences with nothing to plan is one round trip.
 func TestAPassWithNothingToPlanIsOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -348,7 +348,7 @@ func TestAPassWithNothingToPlanIsOneRoundTrip(t *testing.T) {
 	}
 }
 
-// Specs are read by about 1 MiB, whatever they are: 100 of a megabyte each came in one reply.
+// Specs are read about 1 MiB at a time, whatever their size: once 100 of a megabyte each came in one reply.
 func TestSpecsAreReadInPagesOfBytes(t *testing.T) {
 	t.Parallel()
 	large, small := []string{"a", strings.Repeat("p", 1<<20)}, []string{"a", "p", "b", "p"}

@@ -18,48 +18,49 @@ import (
 )
 
 const (
-	// Ahead is how long before they are due occurrences are planned; the next one always is. It must exceed what it takes until
-	// another bridge has taken a queue over, and found its recurrences.
+	// Ahead is how long before its due time an occurrence is planned; the next one always is. It must exceed the time
+	// that another bridge needs to take over a queue and find its recurrences.
 	Ahead = 20 * time.Second
-	// Interval is how often a queue is looked at without being told to.
+	// Interval is the longest time between two passes over a queue.
 	Interval = 5 * time.Second
-	// rereadInterval is how often all specs are read, for plain clients that do not count up the revision.
+	// rereadInterval is the time after which all specs are read again, for plain clients that do not increment the
+	// revision.
 	rereadInterval = time.Minute
-	rereadPause    = 100 * time.Millisecond // before that, when one was seen to have changed
-	atOnce         = 16                     // calls
-	maxBytes       = 1 << 20                // that one call plans, beyond one occurrence
+	rereadPause    = 100 * time.Millisecond // until the next pass if a spec was seen to have changed
+	atOnce         = 16                     // concurrent calls
+	maxBytes       = 1 << 20                // planned by one call, unless one occurrence is larger
 	maxSearchPause = 5 * time.Minute
 )
 
-// Queue plans the recurrences of one queue. One goroutine at a time may use it.
+// Queue plans the recurrences of one queue. Only one goroutine at a time may use it.
 type Queue struct {
 	p        *Planner
 	name     string
 	keys     lua.Keys
 	revision string
 	count    int64
-	read     time.Time // when all specs were, by the local clock; zero = never
+	read     time.Time // local time at which all specs were read; zero = never
 	now      time.Time // the server's clock at the last pass
 	items    map[string]*item
-	gone     map[string]*item  // what was removed, and of whose messages something may be left
-	warned   map[string]string // recurrence → version of a wrong spec that was told of
-	stale    atomic.Bool       // a spec is not the one that was read
+	gone     map[string]*item  // removed recurrences whose messages may be unfinished
+	warned   map[string]string // recurrence → version of an invalid spec that was logged
+	stale    atomic.Bool       // a stored spec differs from the one that was read
 }
 
-// item is what a Queue knows of a recurrence: no payload, for they may be many.
+// item is the state of one recurrence in a Queue. It holds no payload, because there may be many recurrences.
 type item struct {
 	name, version string
-	schedule      *recurrence.Schedule // nil: the spec is wrong
+	schedule      *recurrence.Schedule // nil: the spec is invalid
 	problem       error
 	planText      string
 	plan          lua.Plan
-	idleUntil     time.Time     // there is nothing to plan before
-	searchPause   time.Duration // until the next look for what is left of the one before
+	idleUntil     time.Time     // there is nothing to plan before that
+	searchPause   time.Duration // until the next search for unfinished messages of the last occurrence
 	searchAt      time.Time
 	walk          lua.Unfinished
 }
 
-// Queue returns what plans the recurrences of a queue. It does not touch Redis.
+// Queue returns the planner of one queue's recurrences. It does not touch Redis.
 func (p *Planner) Queue(name string) *Queue {
 	return &Queue{p: p, name: name, keys: p.keys(name), items: map[string]*item{}, gone: map[string]*item{},
 		warned: map[string]string{}}
@@ -79,8 +80,8 @@ func newItem(queue, name, text string) *item {
 	return it
 }
 
-// take notes what is remembered of a recurrence; false: nothing, or of another spec. A walk belongs to the plan that it was begun
-// for: entries that it has passed may be of messages that only the new plan names.
+// take adopts a stored plan. It returns false if there is none, or if it is of another spec. A walk belongs to the plan
+// for which it began: the entries that it passed may belong to messages that only the new plan names.
 func (it *item) take(planText string) bool {
 	plan, ok := lua.ParsePlan(planText)
 	if !ok || plan.Version != it.version {
@@ -91,8 +92,8 @@ func (it *item) take(planText string) bool {
 	return true
 }
 
-// takeOwn notes the plan that this Queue has just written. Its walk goes on: no entry of a message that was added just now can
-// lie behind it.
+// takeOwn adopts the plan that this Queue has just written. Its walk continues: no entry of a message that was just
+// added can lie behind it.
 func (it *item) takeOwn(planText string, added int) {
 	walk, pause, at := it.walk, it.searchPause, it.searchAt
 	if it.take(planText) {
@@ -103,10 +104,11 @@ func (it *item) takeOwn(planText string, added int) {
 	}
 }
 
-// Empty reports whether the last pass found no recurrence, and nothing that is remembered of one.
+// Empty reports whether the last pass found no recurrence, and no plan of a removed one.
 func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.gone) == 0 }
 
-// Pass plans what has to be planned, and says how long until the next pass. Without recurrences it is one round trip.
+// Pass plans the occurrences that are to be planned now, and returns the time until the next pass. Without recurrences
+// it is one round trip.
 func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	c := q.p.client
@@ -123,7 +125,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 		return Interval, fmt.Errorf("plan %s: %w", q.name, lua.Classify("HGET "+q.keys.Planned, err))
 	}
 	now := clockOf(words)
-	if now.Before(q.now) { // what was to be done by the clock before is to be done anew
+	if now.Before(q.now) { // the clock was set back: decisions by the old time no longer hold
 		for _, it := range q.items {
 			it.idleUntil, it.searchAt, it.walk = time.Time{}, time.Time{}, lua.Unfinished{}
 		}
@@ -150,7 +152,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	return max(time.Millisecond, wait), err
 }
 
-// planAll plans each recurrence whose time it is, several at once.
+// planAll plans each recurrence that has something to plan, several at once.
 func (q *Queue) planAll(ctx context.Context, now time.Time) error {
 	var mu sync.Mutex
 	var errs []error
@@ -177,7 +179,8 @@ func (q *Queue) planAll(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// readAll reads all specs and plans. What plain clients have written it takes over, and what they have removed it takes back.
+// readAll reads all specs and plans. It adopts specs that plain clients have written, and takes back the messages of
+// specs that they have removed.
 func (q *Queue) readAll(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	plans, err := q.p.plans(call, q.keys)
@@ -206,7 +209,7 @@ func (q *Queue) readAll(ctx context.Context) error {
 	}
 	before, left := q.items, map[string]*item{}
 	q.items = items
-	for name := range before { // also one of which nothing was planned: the last one leaves no field behind
+	for name := range before { // also recurrences without a plan: the removal of the last one leaves no field behind
 		plans[name] += ""
 	}
 	for name, text := range plans {
@@ -223,17 +226,17 @@ func (q *Queue) readAll(ctx context.Context) error {
 		remember := it != nil && it.schedule != nil && it.schedule.Overlap == recurrence.OverlapSkip
 		errs = append(errs, q.forget(ctx, name, remember))
 		if remember && text != "" {
-			q.stale.Store(true) // to read what is remembered now
+			q.stale.Store(true) // to read the plan that the removal leaves
 		}
 	}
-	if _, counted := plans[""]; counted && len(plans) == 1 { // of a release that left it, or of nothing
+	if _, counted := plans[""]; counted && len(plans) == 1 { // only the revision is left, perhaps by an earlier release
 		errs = append(errs, q.forget(ctx, "-", false))
 	}
 	q.gone = left
 	return errors.Join(errs...)
 }
 
-// forgetDone forgets what was removed, once nothing is left of its messages.
+// forgetDone deletes the plans of removed recurrences whose messages are all finished.
 func (q *Queue) forgetDone(ctx context.Context) error {
 	var errs []error
 	for name, it := range q.gone {
@@ -255,7 +258,7 @@ func (q *Queue) warn(it *item) {
 	}
 }
 
-// adopt has a spec that somebody wrote by itself begin.
+// adopt starts a recurrence whose spec a plain client wrote.
 func (q *Queue) adopt(ctx context.Context, it *item, text string) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -266,14 +269,14 @@ func (q *Queue) adopt(ctx context.Context, it *item, text string) error {
 	return err
 }
 
-// forget takes back what was planned of a recurrence whose spec is gone.
+// forget takes back the planned messages of a recurrence whose spec is gone.
 func (q *Queue) forget(ctx context.Context, name string, remember bool) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	return lua.ForgetRecurrence(call, q.p.client, q.keys, name, remember)
 }
 
-// plan plans one recurrence, and says how long there is nothing more to plan of it.
+// plan plans one recurrence, and sets the time until which there is nothing more to plan.
 func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 	d := decide(it.schedule, it.plan, now)
 	if len(d.occurrences) == 0 || it.schedule.Paused {
@@ -329,15 +332,15 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 	return nil
 }
 
-// reread has the next pass read all specs: this one has changed.
+// reread makes the next pass read all specs, because this one has changed.
 func (q *Queue) reread(it *item) {
 	it.idleUntil = farAway
 	q.stale.Store(true)
 	q.p.log.Debug("a recurrence has changed", slog.String("queue", q.name), slog.String("recurrence", it.name))
 }
 
-// overlapping decides for one that must not overlap: one occurrence is planned when nothing is left of the one before; one whose
-// time comes before that is left out. The zero value: there is nothing to do yet.
+// overlapping applies overlap skip to a decision: it plans one occurrence once nothing of the last one is unfinished.
+// An occurrence whose time comes before that is left out. The zero value: there is nothing to do yet.
 func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.Time) (decision, error) {
 	latest, next := time.Time{}, time.Time{}
 	for _, at := range d.occurrences {
@@ -380,8 +383,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// isUnfinished looks for what is left of the messages that are remembered, in bounded steps: each entry is read once, and what
-// waits in the schedule is known by its name.
+// isUnfinished reports whether any message of the plan is unfinished. It searches in bounded steps and reads each entry
+// once; messages in the schedule it finds by their IDs.
 func (q *Queue) isUnfinished(ctx context.Context, it *item) (bool, error) {
 	ids := make([]string, len(it.plan.Recent))
 	for i, part := range it.plan.Recent {

@@ -10,16 +10,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// This file holds what takes recurrences to another queue, with what is remembered of them.
+// This file holds the calls that copy recurrences to another queue, with their plans.
 
-// Plans returns what is remembered of each recurrence of a queue, and of those that were removed a moment ago.
+// Plans returns the plans of a queue's recurrences, including those that were removed just now, by name.
 func (p *Planner) Plans(ctx context.Context, queue string) (map[string]string, error) {
 	plans, err := p.plans(ctx, p.keys(queue))
 	delete(plans, "")
 	return plans, err
 }
 
-// Specs calls found for each recurrence of a queue, once, with its spec as Redis holds it. It walks through them in steps.
+// Specs calls found once for each recurrence of a queue, with its stored spec. It scans them in steps.
 func (p *Planner) Specs(ctx context.Context, queue string, found func(name, text string)) error {
 	seen := map[string]bool{}
 	return p.walk(ctx, p.keys(queue), func(name, text string) {
@@ -30,8 +30,8 @@ func (p *Planner) Specs(ctx context.Context, queue string, found func(name, text
 	})
 }
 
-// Restore writes a recurrence as it was elsewhere: its spec, and, unless that is "", what was remembered of it, together. False:
-// the queue has one of that name, or something is remembered of one, and nothing was written. The queue must be registered.
+// Restore writes a recurrence with its spec and, unless that is "", its plan, in one transaction. It returns false, and
+// writes nothing, if the queue has a recurrence or a plan of this name. The queue must be registered.
 func (p *Planner) Restore(ctx context.Context, queue, name, spec, plan string) (done bool, err error) {
 	if err := checkNames(queue, name); err != nil {
 		return false, err
@@ -73,7 +73,7 @@ func (p *Planner) restore(ctx context.Context, k lua.Keys, name, spec, plan stri
 		}
 		var err error
 		if done, err = lua.Transact(ctx, one, k.Recurring, commands...); done {
-			// Bridges would find it within a minute without; what stands there may be no number.
+			// Without this, bridges would find it within a minute. It may fail, because the field may hold no number.
 			_ = one.Do(ctx, one.B().Hincrby().Key(k.Planned).Field("").Increment(1).Build()).Error()
 		} else if err == nil {
 			return errAgain

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// batchCall is one ScheduleBatch: its results, as far as they are known.
+// batchCall is one ScheduleBatch with the results known so far.
 type batchCall struct {
 	ctx  context.Context
 	mu   sync.Mutex
@@ -35,7 +35,8 @@ func newBatchCall(ctx context.Context, n int) *batchCall {
 	return c
 }
 
-// answer sets the result of one message. The ID may be there already: add writes it before others see the message.
+// answer sets the result of one message. The ID may be there already: add writes it before other goroutines see the
+// message.
 func (c *batchCall) answer(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -45,7 +46,7 @@ func (c *batchCall) answer(i int, r Result) {
 	}
 }
 
-// wait returns the results when all are there, or the context has ended.
+// wait returns the results when all are known, or when the context has ended.
 func (c *batchCall) wait(queue string) []Result {
 	ended := c.ctx.Done()
 	if ended == nil { // a select with two channels costs more
@@ -59,7 +60,7 @@ func (c *batchCall) wait(queue string) []Result {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	results := slices.Clone(c.results) // the committer goes on with its own
+	results := slices.Clone(c.results) // the committer still writes to its own
 	for i := range results {
 		if !c.answered[i] {
 			results[i].Err = wrap("schedule", queue, results[i].ID, joinUncertain(c.ctx.Err()))
@@ -71,15 +72,15 @@ func (c *batchCall) wait(queue string) []Result {
 // waiting is one message on its way into a commit.
 type waiting struct {
 	call  *batchCall
-	at    int // its place among the call's results
+	at    int // index among the call's results
 	item  lua.Item
 	since time.Time
 
 	spread time.Duration
-	key    string // of the message: it says which partition
+	key    string // of the message; decides the partition
 }
 
-// answerAll gives each message of a commit its answer. The messages of one call follow each other.
+// answerAll gives each message of a commit its result. Messages of one call are adjacent, so each call is locked once.
 func answerAll(batch []waiting, result func(i int) Result) {
 	for i := 0; i < len(batch); {
 		c := batch[i].call
@@ -95,11 +96,11 @@ func answerAll(batch []waiting, result func(i int) Result) {
 	}
 }
 
-// result is the answer to one message; waited says why the commit is not as durable as asked.
+// result returns the result of one message. waited is the error if the commit is not as durable as asked.
 func result(id string, r lua.Receipt, waited error) Result {
 	switch r.Verdict {
 	case lua.Duplicate:
-		if waited != nil { // then what was stored before may not be durable, either
+		if waited != nil { // then the stored message may not be durable, either
 			return Result{Receipt{ID: id}, fmt.Errorf("%w: %w", ErrDuplicate, waited)}
 		}
 		return Result{Receipt{ID: id}, ErrDuplicate}

@@ -17,27 +17,27 @@ import (
 
 const duplicatesChunk = 500 // IDs per pipeline
 
-// batchMessage is a message of a batch, without the batch: one that has nothing to look for stays on its caller's stack.
+// batchMessage is the index and ID of a message in a batch. It lets a message that needs no lookup stay on its caller's
+// stack.
 type batchMessage struct {
 	at int
 	id string
 }
 
-// sighting is what the partitions that a message does not go to hold of its ID.
+// sighting is the state of one message's ID in the partitions that the message does not go to.
 type sighting struct {
-	refused   error         // why the message must not be stored; nil = nothing keeps it from that
-	inWindow  error         // ErrDuplicate, of a dedup window: what is scheduled may be replaced in spite of it
-	scheduled []version     // what is scheduled under the ID, and the message may take the place of
-	window    time.Duration // what is left of the longest dedup window
-	own       bool          // the ID is scheduled in the partition that the message goes to
+	refused   error         // why the message must not be stored; nil = no reason
+	inWindow  error         // ErrDuplicate because of a dedup window; a replacement of a scheduled message ignores it
+	scheduled []version     // scheduled messages with the ID that the message may replace
+	window    time.Duration // remaining time of the longest dedup window
+	own       bool          // the ID is scheduled in the message's own partition
 }
 
-// duplicates looks for messages with IDs that callers chose in the partitions that they do not go to: an ID belongs to
-// its queue, and only the key that was given with it says in which partition it is. It returns why some messages must
-// not be stored: ErrDuplicate, or an error where it could not find out. Script enqueue does the same for the partition
-// that they go to. What a message that replaces has to do besides is in s.takes. Pipelined; one round trip per 500 IDs,
-// in which all partitions are asked, and another one where something is to be replaced in them; none for a queue with
-// one partition, and for generated IDs.
+// duplicates looks up caller-chosen IDs in the partitions that their messages do not go to. An ID belongs to its queue,
+// and its message is in the partition of the key that it was scheduled with. It returns, by index, why a message must
+// not be stored: ErrDuplicate, or the error of the lookup. Script enqueue checks the message's own partition. Further
+// steps of a replacement are noted in s.takes. Pipelined: one round trip per 500 IDs for all partitions, and another
+// one if messages there are to be replaced; none for a queue with one partition, or for generated IDs.
 func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error {
 	if s.only != nil {
 		return nil
@@ -69,19 +69,19 @@ func (s *batchRoute) duplicates(ctx context.Context, ms []Message) map[int]error
 		case seen.inWindow != nil:
 			refused[at] = seen.inWindow
 		case ms[at].Replace != "" && ms[at].Key != "":
-			s.take(at, taking{to: s.counts.Of(ms[at].place())}) // another call may add its own at this moment
+			s.take(at, taking{to: s.counts.Of(ms[at].place())}) // another call may add its own message at this moment
 		}
 	}
 	return refused
 }
 
-// sightings looks for messages in partitions, in all at once.
+// sightings looks the messages up in their partitions, all at once.
 func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int][]batchMessage) map[int]*sighting {
 	p, since := s.route.p, time.Now()
 	var mu sync.Mutex
 	sightings := map[int]*sighting{}
 	refuse := func(seen *sighting, err error) {
-		if seen.refused == nil || errors.Is(err, ErrDuplicate) { // certain, also when another partition does not answer
+		if seen.refused == nil || errors.Is(err, ErrDuplicate) { // certain, even if a partition does not answer
 			seen.refused = err
 		}
 	}
@@ -91,7 +91,7 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 		}
 	}
 	var looks sync.WaitGroup
-	for partition, messages := range places { // from here on the looks read the map
+	for partition, messages := range places { // from here on the map is only read
 		keys := p.keys(lua.PartitionName(s.route.queue, partition))
 		looks.Go(func() {
 			var held []holding
@@ -122,7 +122,7 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 					refuse(seen, failed)
 					continue
 				}
-				if partition == s.counts.Of(m.place()) { // enqueue compares
+				if partition == s.counts.Of(m.place()) { // script enqueue compares the due times there
 					seen.own = held[i].scheduled
 					continue
 				}
@@ -142,10 +142,10 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 	return sightings
 }
 
-// versions notes what a partition holds of messages that are to be replaced by others that go elsewhere.
+// versions notes the versions of the messages in a partition that a message of another partition is to replace.
 func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message, asked []batchMessage, held []holding) error {
 	var ids []string
-	var at []int // among those that were asked for
+	var at []int // index in asked
 	for i, one := range asked {
 		m := &ms[one.at]
 		if m.Replace != "" && held[i].scheduled && !held[i].refuses(m) && partition != s.counts.Of(m.place()) {
@@ -159,16 +159,16 @@ func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message, 
 	versions, err := lua.Versions(ctx, p.cfg.Client, p.keys(lua.PartitionName(s.route.queue, partition)), ids)
 	for i, is := range versions {
 		h := &held[at[i]]
-		h.version, h.scheduled = is, is != "" // it may have become ready since
+		h.version, h.scheduled = is, is != "" // it may have become ready in between
 		if h.scheduled {
-			h.due = is.Due() // it may have been moved or replaced since
+			h.due = is.Due() // it may have been moved or replaced in between
 		}
 	}
 	return err
 }
 
-// duplicate is ErrDuplicate, joined with the reason when the stored message is not as durable as asked. A server confirms writes
-// only, so duplicate writes a token to wait behind, and clears it again.
+// duplicate returns ErrDuplicate, joined with the reason if the stored message is not as durable as asked. A server
+// only confirms writes: so duplicate writes a token, waits for its durability, and clears it.
 func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	if d := p.cfg.Durability; !d.Fsync && d.Replicas == 0 {
 		return ErrDuplicate
@@ -181,7 +181,7 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 		return err
 	})
 	if err == nil {
-		// When this fails the token ends with its window.
+		// If this fails, the token ends with its window.
 		_, _ = lua.Enqueue(ctx, p.cfg.Client, k, lua.Token{Done: token}, nil, lua.Durability{})
 	}
 	if err = errors.Join(err, waited); err != nil {
@@ -190,19 +190,19 @@ func (p *Producer) duplicate(ctx context.Context, k lua.Keys) error {
 	return ErrDuplicate
 }
 
-// holding is how a partition holds an ID.
+// holding is the state of an ID in one partition.
 type holding struct {
 	scheduled bool
-	due       int64         // of what is scheduled, Unix ms
-	version   lua.Version   // of what is scheduled; only where it is to be replaced by a message that goes elsewhere
-	window    time.Duration // what is left of its dedup window; zero: it is in none
+	due       int64         // of the scheduled message, Unix ms
+	version   lua.Version   // of the scheduled message; only set if a message of another partition is to replace it
+	window    time.Duration // remaining time of its dedup window; zero = none
 	now       int64         // by the clock of the partition's server, Unix ms
 }
 
-// mayRefuse says whether a message with the ID may be a duplicate.
+// mayRefuse reports whether a message with the ID may be a duplicate.
 func (h holding) mayRefuse() bool { return h.scheduled || h.window > 0 }
 
-// refuses says whether a message with the ID is a duplicate, whatever other partitions hold.
+// refuses reports whether a message with the ID is a duplicate, whatever other partitions hold.
 func (h holding) refuses(m *Message) bool {
 	if m.Replace == "" {
 		return h.mayRefuse()
@@ -223,7 +223,7 @@ func holdsAll(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batc
 	return held, nil
 }
 
-// holds says how a partition holds the IDs of messages.
+// holds returns the state of the messages' IDs in one partition.
 func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMessage) ([]holding, error) {
 	ids := make([]string, len(messages))
 	for i, m := range messages {
@@ -257,7 +257,7 @@ func holds(ctx context.Context, c rueidis.Client, k lua.Keys, messages []batchMe
 	return held, lua.Classify("ZMSCORE", err)
 }
 
-// eachScore calls found for each member that a reply to ZMSCORE has the score of.
+// eachScore calls found for each member that has a score in a reply to ZMSCORE.
 func eachScore(reply rueidis.RedisResult, members int, found func(i int, score float64)) error {
 	scores, err := reply.ToArray()
 	if err == nil && len(scores) != members {
@@ -281,7 +281,7 @@ func eachScore(reply rueidis.RedisResult, members int, found func(i int, score f
 
 func (p *Producer) newToken() string { return p.name + "-" + strconv.FormatUint(p.tokens.Add(1), 36) }
 
-// harmlessly is repeat for calls that change nothing: its error is never ErrUncertain.
+// harmlessly is repeat for calls without side effects: its error is never ErrUncertain.
 func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(context.Context) error) error {
 	var last error
 	_, err := p.repeat(ctx, since, func(ctx context.Context) error {
@@ -293,7 +293,7 @@ func (p *Producer) harmlessly(ctx context.Context, since time.Time, try func(con
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(last, context.DeadlineExceeded): // of repeat, not of the caller
+	case errors.Is(last, context.DeadlineExceeded): // repeat's deadline, not the caller's
 		return fmt.Errorf("%w: %v", lua.ErrUnavailable, last)
 	}
 	return last

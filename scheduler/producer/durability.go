@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// durability knows whether the server can give the durability that the producer is configured with. The first call asks; calls
-// made meanwhile share its question.
+// durability knows whether the server supports the configured durability. The first call asks; concurrent calls share
+// its question.
 type durability struct {
-	known atomic.Bool // the server can
+	known atomic.Bool // the server supports it
 
 	mu  sync.Mutex
-	now *question // the question that is on its way
+	now *question // the question in flight
 }
 
 type question struct {
@@ -24,9 +24,9 @@ type question struct {
 	err      error // read after answered is closed
 }
 
-// canWait refuses a call, before anything of it is sent, when the server cannot give the durability that is configured:
-// lua.ErrUnsupported, lua.ErrDenied. It asks with the context of a call, again at each call until the server has said once that
-// it can. A server that cannot be asked now is no error here: the call goes on, and repeats what may pass.
+// canWait refuses a call before anything is sent if the server cannot give the configured durability:
+// lua.ErrUnsupported, lua.ErrDenied. It asks with the context of the call, at each call until the server has confirmed
+// once. If the server cannot be asked now, canWait returns nil: the call goes on, and repeats errors that may pass.
 func (p *Producer) canWait(ctx context.Context) error {
 	d := p.cfg.Durability
 	for !p.durable.known.Load() && (d.Fsync || d.Replicas > 0) {
@@ -56,7 +56,7 @@ func (p *Producer) canWait(ctx context.Context) error {
 	return nil
 }
 
-// errAskerLeft: the call whose context the question was asked with has ended, and there is no answer. Others ask for themselves.
+// errAskerLeft: the context of the call that asked has ended without an answer. The others ask for themselves.
 var errAskerLeft = errors.New("the call that asked has ended")
 
 func (p *Producer) ask(ctx context.Context, q *question) {

@@ -12,13 +12,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Whether the server can wait for a durability is asked with the context of a call, and of that call alone: one that gives up
-// does not take the others with it. It was asked by the constructor once, for five seconds that nobody could end.
+// The question whether the server supports a durability uses the context of one call, and only that call ends with it;
+// the others go on. It was once asked by the constructor, for five seconds that nobody could interrupt.
 func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	p := newProducer(t, s.Client(t), s.Prefix(t), func(c *Config) {
-		c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} // there is none
+		c.Durability = lua.Durability{Replicas: 1, Timeout: 10 * time.Millisecond} // there is no replica
 	})
 	s.Pause()
 	asking, giveUp := context.WithCancel(t.Context())
@@ -52,8 +52,8 @@ func TestDurabilityIsAskedForWithTheContextOfTheCall(t *testing.T) {
 	}
 }
 
-// RetryTimeout is counted from the beginning of a call, with the time in which it asks for the durability. It was counted from
-// the end of that.
+// RetryTimeout counts from the beginning of a call, including the question for the durability. It used to count from
+// the end of the question.
 func TestRetryTimeoutBeginsBeforeTheDurabilityIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// FuzzDoor: what the door lets through is delivered bit for bit: straight into the stream, by way of the schedule, and again
-// after a failure. What it refuses is named with field and limit, and leaves nothing behind.
+// FuzzDoor checks the validation of messages. An accepted message is delivered bit for bit: straight into the stream,
+// through the schedule, and again after a failure. A refusal names field and limit, and leaves nothing behind.
 func FuzzDoor(f *testing.F) {
 	f.Add("order-42", []byte("p"), "trace", "abc", 0, int64(0))
 	f.Add("", []byte{0, 255}, "ü", "<&>\u2028\x00\n\"\\", 3, int64(9_999_999_999_999))

@@ -13,41 +13,40 @@ import (
 )
 
 const (
-	// While one commit is on its way another may follow, so that the server has work while callers are answered. With more at a
-	// time commits would only become smaller. When each waits to be durable the waiting takes the time, so more may be on their
-	// way.
+	// With two commits in flight, the server has work while callers are answered. More would only make commits smaller.
+	// With a durability the wait for it takes most of the time, so more may be in flight.
 	maxInFlight        = 2
 	maxInFlightDurably = 16
 
-	worthACommit = 32 // a further commit needs so many waiting messages at least, and as many as are on their way
+	worthACommit = 32 // least number of waiting messages for a further commit; also at least as many as are in flight
 )
 
-// groupCommit gathers the messages for one partition: they wait here while script calls are in flight, and go out together in the
-// next one. Committers run only while there is something to send.
+// groupCommit gathers the messages for one partition. They wait here while script calls are in flight, and go out
+// together in the next one. Committers run only while there is something to send.
 type groupCommit struct {
 	p     *Producer
 	queue string
 	route *route
 	keys  lua.Keys
 
-	stranger atomic.Bool  // the last try failed: the server may be another one now, or empty
-	refusing atomic.Bool  // the server has refused EnqueueFresh, and has taken nothing since
-	longWay  atomic.Int64 // Unix ms until which EnqueueFresh is not tried, because it was refused
+	stranger atomic.Bool  // the last try failed: the server may be another one, or empty
+	refusing atomic.Bool  // the server has refused EnqueueFresh, and Enqueue has not succeeded since
+	longWay  atomic.Int64 // Unix ms; no EnqueueFresh before that, because it was refused
 
 	mu         sync.Mutex
 	waiting    []waiting
-	room       chan struct{} // closed when fewer wait; nil = nobody waits for that
+	room       chan struct{} // closed when fewer messages wait; nil = no caller waits for room
 	idle       []*committer
 	running    int
 	inFlight   int         // messages
-	last       *batchCall  // of the message that went out last
-	forgetting *time.Timer // fires when nothing was sent for a while
+	last       *batchCall  // call of the last message that was sent
+	forgetting *time.Timer // fires when nothing was sent for forgetAfter
 }
 
-// committer makes one commit after the other.
+// committer makes one commit after another.
 type committer struct {
 	done    string // token of its last commit, once the reply has arrived
-	refused bool   // that commit refused messages, of which marks stay behind beside its token
+	refused bool   // that commit refused messages; their marks stay behind beside its token
 }
 
 func newGroupCommit(p *Producer, partition string) *groupCommit {
@@ -62,8 +61,8 @@ func newGroupCommit(p *Producer, partition string) *groupCommit {
 	return l
 }
 
-// add has messages wait for a commit, and blocks while too many do. IDs are made here, so that they are in the order of the
-// commits, and told to the calls. Messages that cannot be added are answered.
+// add queues messages for a commit, and blocks while too many wait. It generates missing IDs here, so that they are in
+// the order of the commits, and writes them to the results. It answers messages that cannot be added.
 func (g *groupCommit) add(ws []waiting) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,7 +91,7 @@ func (g *groupCommit) add(ws []waiting) {
 	}
 }
 
-// waitForRoom waits until fewer messages wait. It unlocks the lock meanwhile.
+// waitForRoom blocks until fewer messages wait. It releases the lock meanwhile.
 func (g *groupCommit) waitForRoom(ctx context.Context) error {
 	if g.room == nil {
 		g.room = make(chan struct{})
@@ -111,7 +110,7 @@ func (g *groupCommit) waitForRoom(ctx context.Context) error {
 	}
 }
 
-// start runs a committer, if one is worth it.
+// start runs a committer if a commit is worth it.
 func (g *groupCommit) start() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,12 +124,12 @@ func (g *groupCommit) startLocked() {
 	c := g.idle[len(g.idle)-1]
 	g.idle = g.idle[:len(g.idle)-1]
 	g.running++
-	g.p.busy.Add(1) // the caller's own share keeps it above zero
+	g.p.busy.Add(1) // the caller's own count keeps it above zero
 	go g.run(c)
 }
 
-// lead makes the next commits in the goroutine of a caller, as long as they hold messages of its call alone: that saves two
-// hand-overs. A caller whose context may end never leads: it could not leave.
+// lead makes the next commits in the caller's goroutine, as long as they only hold messages of its call. This saves two
+// goroutine switches. A caller whose context may end never leads, because it could not return early.
 func (g *groupCommit) lead(own *batchCall) {
 	g.mu.Lock()
 	alone := g.inFlight == 0 && len(g.idle) > 0 && own.ctx.Done() == nil && len(g.waiting) > 0 &&
@@ -153,12 +152,12 @@ func (g *groupCommit) lead(own *batchCall) {
 	}
 }
 
-// handOn gives a committer away that has nothing left to do for a call. False: it has something left.
+// handOn releases a committer that has no messages of the call left to send. It returns false if it has some left.
 func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.waiting) == 0 || g.waiting[0].call == own {
-		return false // it ends its term, or goes on
+		return false // nextBatch ends the term, or goes on
 	}
 	g.inFlight -= answered
 	g.idle = append(g.idle, c)
@@ -167,8 +166,8 @@ func (g *groupCommit) handOn(c *committer, own *batchCall, answered int) bool {
 	return true
 }
 
-// isWorthACommit says whether what waits should go out now: always when nothing else is on its way, else when it is much, and
-// does not continue a batch that is on its way, which goes out in order.
+// isWorthACommit reports whether the waiting messages should be sent now: always if nothing is in flight; else only if
+// they are many, and do not continue a call whose messages are in flight, because those go out in order.
 func (g *groupCommit) isWorthACommit() bool {
 	n := len(g.waiting)
 	if g.inFlight == 0 {
@@ -181,11 +180,12 @@ func (g *groupCommit) run(c *committer) {
 	defer g.p.busy.Done()
 	for batch := g.nextBatch(c, 0); batch != nil; batch = g.nextBatch(c, len(batch)) {
 		g.commit(c, batch)
-		runtime.Gosched() // callers that were just answered may add more for the same commit
+		runtime.Gosched() // callers that just got their answer may add more to the same commit
 	}
 }
 
-// nextBatch returns the messages of the next commit, after one of so many was answered. With none it ends the committer's term.
+// nextBatch returns the messages of the next commit, after a commit of this many was answered. If there are none, it
+// ends the committer's term.
 func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -206,8 +206,8 @@ func (g *groupCommit) nextBatch(c *committer, answered int) []waiting {
 	return batch
 }
 
-// size returns how many messages the next commit takes. It cuts those of a call in two only where they do not fit into a commit
-// of their own: the second part has to wait until the first one is answered.
+// size returns the number of messages in the next commit. It splits the messages of a call only if they do not fit into
+// one commit: the second part must wait for the answer to the first.
 func (g *groupCommit) size() int {
 	n := g.fitting(g.waiting)
 	if n == len(g.waiting) || g.waiting[n].call != g.waiting[n-1].call {
@@ -224,7 +224,7 @@ func (g *groupCommit) size() int {
 	return n
 }
 
-// fitting returns how many messages fit into a commit: one, at least.
+// fitting returns how many messages fit into one commit, at least one.
 func (g *groupCommit) fitting(waiting []waiting) int {
 	n, bytes := 0, 0
 	for n < len(waiting) && n < g.p.cfg.MaxCommit {
@@ -249,7 +249,7 @@ func (g *groupCommit) endTerm(c *committer) {
 	}
 }
 
-// forgetSoon has the last tokens cleared when no further commit clears them: an idle queue holds nothing.
+// forgetSoon clears the last tokens after forgetAfter, unless a further commit clears them: an idle queue holds none.
 func (g *groupCommit) forgetSoon() {
 	if g.forgetting == nil {
 		g.forgetting = time.AfterFunc(forgetAfter, g.forget)
@@ -258,10 +258,10 @@ func (g *groupCommit) forgetSoon() {
 	}
 }
 
-// forget clears the tokens of all committers, which rest meanwhile.
+// forget clears the tokens of all committers. None of them commits meanwhile.
 func (g *groupCommit) forget() {
 	if !g.p.begin() {
-		return // Close does it
+		return // Close clears them
 	}
 	defer g.p.busy.Done()
 	g.mu.Lock()
@@ -281,7 +281,7 @@ func (g *groupCommit) forget() {
 	g.startLocked()
 }
 
-// clear clears the tokens of committers that rest. A token that cannot be cleared ends with its window.
+// clear clears the tokens of idle committers. A token that it fails to clear ends with its window.
 func (g *groupCommit) clear(ctx context.Context, all []*committer) {
 	for _, c := range all {
 		if c.done != "" && ctx.Err() == nil {
@@ -291,7 +291,8 @@ func (g *groupCommit) clear(ctx context.Context, all []*committer) {
 	}
 }
 
-// commit sends messages in one script call and gives each its answer. Those whose callers have left are not sent.
+// commit sends messages in one script call, and gives each its result. It does not send messages whose callers have
+// left.
 func (g *groupCommit) commit(c *committer, batch []waiting) {
 	batch = slices.DeleteFunc(batch, func(w waiting) bool {
 		err := w.call.ctx.Err()
@@ -320,7 +321,7 @@ func (g *groupCommit) commit(c *committer, batch []waiting) {
 	})
 }
 
-// tell tells the observer what became of the messages of a commit.
+// tell reports the outcomes of a commit to the observer.
 func (g *groupCommit) tell(receipts []lua.Receipt, err error) {
 	if g.route.tell == nil || err != nil {
 		return
@@ -336,11 +337,11 @@ func (g *groupCommit) tell(receipts []lua.Receipt, err error) {
 	g.route.told(observe.EnqueuedReady, by[lua.Ready])
 }
 
-// send makes one enqueue, repeated under its token when the reply was lost. A caller's context plays no part. Waited is set when
-// the commit was taken, but is not as durable as asked.
+// send makes one enqueue call, repeated under its token if the reply was lost. It ignores the contexts of callers.
+// waited is set if the commit was stored but is not as durable as asked.
 //
-// The token of a commit is cleared with the committer's next one, but only after a single clean try: when an earlier try is still
-// on its way, it must find the token, or it would store everything again. Such a token ends with its window.
+// The committer's next commit clears the token, but only after a single clean try. An earlier try that is still in
+// flight must find the token: otherwise it would store everything again. Such a token ends with its window.
 func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (receipts []lua.Receipt, waited, err error) {
 	token := lua.Token{
 		Name: g.p.newToken(),
@@ -362,9 +363,9 @@ func (g *groupCommit) send(c *committer, items []lua.Item, since time.Time) (rec
 	return receipts, waited, err
 }
 
-// take makes one try of a commit, by EnqueueFresh where it can: it costs the server half. What that refuses Enqueue is asked for,
-// which refuses less; so are the commits that follow, until some seconds after it took one: a commit that both refuse leaves its
-// payloads behind.
+// take makes one try of a commit. It uses EnqueueFresh where possible, at half the server's cost. If EnqueueFresh
+// refuses, take calls Enqueue, which refuses less. The following commits also use Enqueue, until longWayFor after it
+// first succeeded: a commit that both refuse leaves its payloads behind.
 func (g *groupCommit) take(ctx context.Context, c *committer, token lua.Token, items []lua.Item) ([]lua.Receipt, error) {
 	now, d := time.Now(), g.p.cfg.Durability
 	short := !c.refused && !g.refusing.Load() && now.UnixMilli() >= g.longWay.Load()

@@ -33,7 +33,7 @@ func TestConcurrentCallersShareCommits(t *testing.T) {
 			for j := range each {
 				m := Message{At: at}
 				if j == each/2 {
-					m.ID = "the same" // one caller gets it
+					m.ID = "the same" // only one caller may store it
 				}
 				r, err := p.Schedule(context.Background(), queue, m)
 				switch {
@@ -97,9 +97,9 @@ func TestCommitsAreBounded(t *testing.T) {
 	}
 }
 
-// A second commit goes out beside the first when it is worth it, a third does not, and a batch that is on its way is not
-// overtaken by its own end.
-// Batches that fit into a commit are not cut in two: the second part would have to wait for the first one.
+// A second commit goes out beside the first if it is worth it, and a third does not. The end of a call does not
+// overtake its own messages in flight. Calls that fit into a commit are not split: the second part would have to wait
+// for the first one.
 func TestCommitCutsNoCallThatFits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ calls, want []int }{
@@ -162,8 +162,9 @@ func TestCommitsInFlight(t *testing.T) {
 	}
 }
 
-// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated under its
-// token: nothing is stored twice, not even what went straight into the stream, and each message has the verdict of the first try.
+// A connection that dies after the server has run the script leaves the caller without a reply. The commit is repeated
+// under its token: nothing is stored twice, not even entries of the stream, and each message has the verdict of the
+// first try.
 func TestLostReplyIsRepeatedWithoutDuplicates(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -211,7 +212,7 @@ func (m *multis) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 	return m.Client.DoMulti(ctx, cmds...)
 }
 
-// deaf loses the replies to its first request of several commands, after what comes between it and the repeat.
+// deaf loses the replies to its first request of several commands, and runs between before the repeat.
 type deaf struct {
 	multis
 	meanwhile func()
@@ -228,7 +229,7 @@ func (d *deaf) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis
 	return replies
 }
 
-// A message that was delivered before its lost reply was asked for again is not delivered once more.
+// A message that is delivered before its lost reply is asked for again is not delivered once more.
 func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -250,8 +251,8 @@ func TestLostReplyOfAMessageThatIsDeliveredMeanwhile(t *testing.T) {
 	})
 }
 
-// Where the server refuses the cheaper way of a commit, here because the rules of the user are older than it, the commit is made
-// the other way, and so are those that follow.
+// If the server refuses the cheaper kind of commit, here because the user's permissions are older than it, this commit
+// and the following ones use the other kind.
 func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -269,7 +270,8 @@ func TestCommitIsMadeTheWayThatTheServerAllows(t *testing.T) {
 	}
 }
 
-// What a commit refused is remembered beside its token, and goes with the next commit, which may be of fresh messages alone.
+// Refusals of a commit are remembered beside its token, and deleted by the next commit, even if that has fresh messages
+// only.
 func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -285,8 +287,8 @@ func TestNextCommitForgetsWhatTheOneBeforeRefused(t *testing.T) {
 	redistest.Want(t, "tokens and marks", queuetest.Integer(t, c, "ZCARD", k.Seen), 1)
 }
 
-// What is refused both ways leaves its payloads behind, and where the schedule is no schedule no sweep deletes them: it is not
-// written again before the server has taken a commit.
+// A commit that is refused both ways leaves its payloads behind, and if the schedule's key has another type no sweep
+// deletes them. So the cheaper kind is not tried again before the server has accepted a commit.
 func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -296,7 +298,7 @@ func TestRefusedCommitsDoNotFillTheServer(t *testing.T) {
 	schedule := func() error {
 		_, err := p.Schedule(t.Context(), queue, Message{Payload: []byte("p"), Delay: time.Hour})
 		for _, g := range p.routes[queue].commits {
-			g.longWay.Add(-time.Hour.Milliseconds()) // so much time passes
+			g.longWay.Add(-time.Hour.Milliseconds()) // simulates the time passing
 		}
 		return err
 	}
@@ -326,7 +328,7 @@ func TestLostReplyLeavesCancelUncertainAndRescheduleDone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if done, err := p.Cancel(t.Context(), queue, "nobody"); done || err != nil { // the server knows the script now
+	if done, err := p.Cancel(t.Context(), queue, "nobody"); done || err != nil { // now the server knows the script
 		t.Fatal(done, err)
 	}
 	if _, err := p.Reschedule(t.Context(), queue, "a", time.Hour, time.Time{}); err != nil {
@@ -358,7 +360,7 @@ func TestServerAwayIsRepeatedForTheRetryTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Stop()
-	// the connections that broke may leave it open; then it is clear
+	// the broken connections may leave it uncertain; then it is certain
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		_, err := hasty.Schedule(t.Context(), queue, Message{})
 		return errors.Is(err, lua.ErrUnavailable) && !errors.Is(err, ErrUncertain), fmt.Sprint(err)
@@ -437,7 +439,7 @@ func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
 	s := redistest.Shared(t)
 	prefix, queue, proxy := s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p := newProducer(t, proxy.Client(t), prefix, func(c *Config) { c.MaxCommit, c.RetryTimeout = 1, -1 })
-	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // knows the queue's partitions from here on
+	if _, err := p.Schedule(t.Context(), queue, Message{}); err != nil { // now it knows the partitions
 		t.Fatal(err)
 	}
 	proxy.Stall(true)
@@ -456,7 +458,7 @@ func TestFullLineBlocksUntilTheContextEnds(t *testing.T) {
 			open++
 		}
 	}
-	if open != 17 { // one in flight, 16 in the line; the others had no place
+	if open != 17 { // one in flight, 16 waiting; the others had no room
 		t.Errorf("%d messages may have been stored, want 17", open)
 	}
 	proxy.Stall(false)

@@ -7,7 +7,7 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// ids makes ULIDs, each greater than the one before, also when the clock is set back. Safe for concurrent use.
+// ids makes ULIDs, each greater than the last one, even if the clock is set back. Safe for concurrent use.
 type ids struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy
@@ -21,7 +21,7 @@ func (s *ids) next() string {
 	defer s.mu.Unlock()
 	s.last = max(s.last, ulid.Now())
 	id, err := ulid.New(s.last, s.entropy)
-	if err != nil { // all that follow in this millisecond are used up
+	if err != nil { // all IDs of this millisecond are used up
 		s.last++
 		id = ulid.MustNew(s.last, s.entropy)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// identityRig is a queue with eight partitions, and a key that belongs to each.
+// identityRig is a queue with eight partitions.
 type identityRig struct {
 	*testing.T
 	c      rueidis.Client
@@ -33,14 +33,14 @@ func newIdentityRig(t *testing.T, s *redistest.Server) *identityRig {
 	return r
 }
 
-// keyOf returns a key of messages that belongs to a partition.
+// keyOf returns a message key of a partition.
 func keyOf(partition int) string { return queuetest.IDOf(lua.Counts{1, 8}, partition) }
 
 func (r *identityRig) keys(partition int) lua.Keys {
 	return lua.NewKeys(r.prefix, lua.PartitionName(r.queue, partition))
 }
 
-// takes schedules a message, and fails the test unless it was taken.
+// takes schedules a message, and fails the test unless it was stored.
 func (r *identityRig) takes(m Message) Receipt {
 	r.Helper()
 	receipt, err := r.p.Schedule(r.Context(), r.queue, m)
@@ -58,7 +58,7 @@ func (r *identityRig) refuses(m Message) {
 	}
 }
 
-// scheduled fails the test unless an ID is scheduled in one partition with a payload, and nowhere else.
+// scheduled fails the test unless an ID is scheduled with a payload in one partition, and nowhere else.
 func (r *identityRig) scheduled(id string, partition int, payload string) {
 	r.Helper()
 	for i := range 8 {
@@ -78,8 +78,8 @@ func (r *identityRig) scheduled(id string, partition int, payload string) {
 	}
 }
 
-// The key of a message says in which partition it is, so the same ID with two keys went to two partitions: both were
-// taken, and both delivered; a dedup window let the ID pass once for each key; and cancel took one of them away.
+// The key of a message decides its partition, so the same ID with two keys used to go to two partitions: both were
+// stored, and both delivered; a dedup window let the ID pass once for each key; and cancel removed one of them.
 func TestAnIDBelongsToItsQueueWhateverItsKey(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -104,7 +104,7 @@ func TestAnIDBelongsToItsQueueWhateverItsKey(t *testing.T) {
 	})
 }
 
-// One call that names an ID twice, with keys of two partitions, has the second one compared with the first.
+// In a call that names an ID twice, with keys of two partitions, the second message is compared with the first.
 func TestAnIDBelongsToItsQueueWithinABatch(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -134,8 +134,8 @@ func TestAnIDBelongsToItsQueueWithinABatch(t *testing.T) {
 	r.scheduled("z", 5, "z")
 }
 
-// Replacing a message by one with another key replaced nothing: both were delivered. Now the new one goes to the
-// partition of its key, so that the turn of that key holds, and the old one is cancelled where it was.
+// A replacement with another key used to replace nothing: both were delivered. Now the new message goes to the
+// partition of its key, where it takes its turn, and the old one is cancelled where it is.
 func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -158,15 +158,15 @@ func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
 		r.refuses(Message{ID: id, Key: a, Delay: time.Minute, Replace: lua.ReplaceLater})
 		r.refuses(Message{ID: id, Key: a, Delay: 2 * time.Hour, Replace: lua.ReplaceEarlier})
 		r.scheduled(id, 5, "earlier")
-		// One without a key has no turn: it takes the place where it is.
+		// A message without a key has no turn: it replaces the old one in its partition.
 		replaces(Message{ID: id, Delay: time.Hour, Replace: lua.Replace}, 5, "no key")
 		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "a key again")
 
-		// A producer stopped between adding the new one and taking the old one away: the next call does that.
+		// A producer stopped between adding the new one and cancelling the old one: the next call cancels it.
 		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", id)
 		replaces(Message{ID: id, Key: a, Delay: time.Hour, Replace: lua.Replace}, 3, "both")
 
-		// The window that began with the old one goes on with the new one.
+		// The dedup window of the old message goes on with the new one.
 		r.takes(Message{ID: "window", Key: a, Delay: time.Hour, Dedup: 2 * time.Hour})
 		replaces(Message{ID: "window", Key: b, Replace: lua.Replace}, 5, "now")
 		if d, err := lua.Drain(t.Context(), r.c, r.keys(5), 10, 1<<20); err != nil || d.Moved != 1 {
@@ -177,8 +177,8 @@ func TestReplaceTakesThePlaceOfAnotherKey(t *testing.T) {
 	})
 }
 
-// A message with a key that replaces one of its own key, which was scheduled before the queue grew, stayed in the
-// partition of the older count, where no other message of its key comes.
+// A replacement with the same key, of a message scheduled before the queue grew, used to stay in the partition of the
+// older count, where no other message of its key comes.
 func TestReplaceAfterGrowthGoesWhereTheKeyBelongs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -195,8 +195,8 @@ func TestReplaceAfterGrowthGoesWhereTheKeyBelongs(t *testing.T) {
 	r.scheduled("x", 5, "new")
 }
 
-// Cancel and reschedule answered for the first message that they found, and one with a key in another partition was
-// delivered.
+// Cancel and reschedule used to answer for the first message that they found, and one with a key in another partition
+// was delivered.
 func TestCancelAndRescheduleReachEveryKeyOfAnID(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -220,13 +220,13 @@ func TestCancelAndRescheduleReachEveryKeyOfAnID(t *testing.T) {
 	r.scheduled("x", -1, "")
 }
 
-// Looking for an ID in all partitions costs one round trip, whatever their number, and nothing where no caller has
-// chosen the ID.
+// A lookup of an ID in all partitions costs one round trip, whatever their number, and nothing if no caller has chosen
+// the ID.
 func TestLookingForIDsCostsNothingWhereNobodyChoseThem(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
 	r := newIdentityRig(t, s)
-	r.takes(Message{Delay: time.Hour}) // the server knows the script, and the producer the partitions
+	r.takes(Message{Delay: time.Hour}) // now the server knows the script, and the producer the partitions
 	r.takes(Message{ID: "warm", Key: "k", Delay: time.Hour})
 	monitor := s.Monitor(t)
 	looks := func(m Message) int {
@@ -242,8 +242,8 @@ func TestLookingForIDsCostsNothingWhereNobodyChoseThem(t *testing.T) {
 	redistest.Want(t, "looks for a chosen ID with a key", looks(Message{ID: "y", Key: keyOf(3), Delay: time.Hour}), 2*7)
 }
 
-// Two calls that replaced one ID at the same moment, with keys of two partitions, cancelled what the other one had just
-// added: both were taken, and nothing was left to deliver. Or neither saw the other one, and both were delivered.
+// Two calls that replaced one ID at the same moment, with keys of two partitions, used to cancel each other's new
+// message: both were accepted, and nothing was delivered. Or neither saw the other one, and both were delivered.
 func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -256,7 +256,7 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 		}
 		for n := range 20 {
 			id := fmt.Sprint("x", n)
-			for partition := range n % 5 % 3 { // a producer has stopped between adding a new one and taking the old one away
+			for partition := range n % 5 % 3 { // a producer stopped between adding a new one and cancelling the old one
 				queuetest.Do(t, r.c, "ZADD", r.keys(partition).Due, "1e13", id)
 			}
 			if n%5 > 0 {
@@ -279,8 +279,8 @@ func TestReplacementsAtTheSameMomentLeaveOne(t *testing.T) {
 	})
 }
 
-// While cancel asked the partitions, a replacement with another key went to one that had answered, and what it replaced
-// was taken away from one that had not: cancel said that the message was not scheduled, and it was delivered.
+// While cancel asked the partitions, a replacement with another key went to a partition that had answered, and the old
+// message was cancelled in one that had not. Cancel returned "not scheduled", and the message was delivered.
 func TestAMessageThatMovesWhileItIsLookedForIsFound(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))

@@ -15,11 +15,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// messageChange is one script call that changes some messages of one partition, and says which of them it found. With
-// lua.ErrNotDurable the answers hold.
+// messageChange is one script call that changes messages of one partition, and returns for each whether it was found.
+// With lua.ErrNotDurable the answers hold.
 type messageChange func(ctx context.Context, k lua.Keys, ids []string) ([]bool, error)
 
-// messageLookup looks for messages in the partitions that they may be in. It is what Cancel and Reschedule have in common.
+// messageLookup applies a change to messages in all partitions that may hold them. Cancel and Reschedule share it.
 type messageLookup struct {
 	p     *Producer
 	queue string
@@ -29,18 +29,18 @@ type messageLookup struct {
 
 	mu     sync.Mutex
 	found  []bool
-	lost   []error // a reply was lost, and the repeat found nothing: matters when no partition found the message
-	untold []error // a place where the message may be did not answer: matters always, because it may be in several
+	lost   []error // a reply was lost, and the repeat found nothing: matters if no partition found the message
+	untold []error // a partition that may hold the message did not answer: matters always, because several may hold it
 	late   error   // the change is not as durable as asked
-	failed error   // the last one
+	failed error   // the last error of a partition
 }
 
-// lookup makes a change to each message wherever it is: in every partition of the queue, because its key, which the
-// caller does not know, says where it is, and because a producer that knows no partitions, or an older count of them,
-// may have put the same ID into another one as well. All are asked at once, and beside them the registry, so it takes
-// one round trip; another one when the queue turns out to have grown, and one for what no partition has. An answer is
-// definite when every partition that was known after the call began has answered. With an error there are answers, too:
-// true is that the message was found, and changed, somewhere; false is not definite.
+// lookup applies a change to each message in every partition that may hold it. The key of a message decides its
+// partition, and the caller does not know the key. Besides, a producer with no or an older partition count may have put
+// the same ID into another partition as well. lookup asks all partitions at once, and the registry beside them: one
+// round trip. It takes another one if the queue has grown, and one for messages that no partition has. An answer is
+// definite if all partitions known after the call began have answered. There are answers beside an error, too: true
+// means that the message was found and changed somewhere; false is not definite.
 func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e observe.Event, do messageChange) ([]bool, error) {
 	for _, id := range ids {
 		if err := lua.CheckID(id); err != nil {
@@ -59,7 +59,7 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e obs
 	if err != nil {
 		return s.found, err
 	}
-	// zero: the registry is out of reach, and would break the connection that the partitions share
+	// With a zero time the registry is out of reach: asking would break the connection that the partitions share.
 	if !k.asked.IsZero() && k.asked.Before(s.began) {
 		r.begin(time.Time{})
 	}
@@ -84,10 +84,10 @@ func (p *Producer) lookup(ctx context.Context, queue string, ids []string, e obs
 	return s.found, s.err(ctx)
 }
 
-// countsAfter returns counts that the registry was asked for after a point in time.
+// countsAfter returns counts that the registry gave after a point in time.
 func (r *route) countsAfter(ctx context.Context, then time.Time) (k *knownCounts, err error) {
 	err = r.p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
-		for k = r.known.Load(); k.asked.Before(then); k = r.known.Load() { // a look that was under way before does not count
+		for k = r.known.Load(); k.asked.Before(then); k = r.known.Load() { // an inquiry that began before is too old
 			if err := r.ask(ctx); err != nil {
 				return err
 			}
@@ -97,7 +97,7 @@ func (r *route) countsAfter(ctx context.Context, then time.Time) (k *knownCounts
 	return k, err
 }
 
-// amongCounts looks where messages may be by some counts, and were not looked for by earlier ones.
+// amongCounts asks the partitions that may hold the messages by some counts, except those of earlier counts.
 func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Counts) {
 	places := map[int][]int{} // partition → messages
 	for i, id := range s.ids {
@@ -110,8 +110,8 @@ func (s *messageLookup) amongCounts(ctx context.Context, counts, earlier lua.Cou
 	s.in(ctx, places)
 }
 
-// onceMore looks again for messages that no partition had: while all were asked, a replacement with another key may
-// have gone to one that had answered, and have been taken away from one that had not.
+// onceMore looks again for messages that no partition had. While all were asked, a replacement with another key may
+// have moved a message to a partition that had already answered, away from one that had not.
 func (s *messageLookup) onceMore(ctx context.Context, counts lua.Counts) {
 	places := map[int][]int{}
 	for i, id := range s.ids {
@@ -125,7 +125,7 @@ func (s *messageLookup) onceMore(ctx context.Context, counts lua.Counts) {
 	s.in(ctx, places)
 }
 
-// in looks for messages in partitions: all at once.
+// in asks partitions for messages, all at once.
 func (s *messageLookup) in(ctx context.Context, places map[int][]int) {
 	if len(places) == 1 {
 		for partition, messages := range places {
@@ -140,7 +140,7 @@ func (s *messageLookup) in(ctx context.Context, places map[int][]int) {
 	all.Wait()
 }
 
-// inChunks looks for messages in one partition.
+// inChunks asks one partition for messages.
 func (s *messageLookup) inChunks(ctx context.Context, partition int, messages []int) {
 	keys := s.p.keys(lua.PartitionName(s.queue, partition))
 	for chunk := range slices.Chunk(messages, cancelChunk) {
@@ -155,14 +155,15 @@ func (s *messageLookup) inChunks(ctx context.Context, partition int, messages []
 	}
 }
 
-// over says whether to ask no further partition: the caller has left, or the one server that there is is away.
+// over reports whether to ask no further partition: the caller has left, or the only server is unavailable.
 func (s *messageLookup) over(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return ctx.Err() != nil || lua.Temporary(s.failed) && s.p.cfg.Client.Mode() != rueidis.ClientModeCluster
 }
 
-// since returns from when on repeats are counted: once one partition has failed, the others have no time of their own.
+// since returns the time from which repeats are counted. Once one partition has failed, the others get no time of their
+// own.
 func (s *messageLookup) since() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +173,7 @@ func (s *messageLookup) since() time.Time {
 	return time.Now()
 }
 
-// inPartition looks for some messages in one partition. The error says that none of them had an answer.
+// inPartition asks one partition for some messages. With an error none of them has an answer.
 func (s *messageLookup) inPartition(ctx context.Context, k lua.Keys, which []int) error {
 	ids := make([]string, len(which))
 	for i, at := range which {
@@ -206,15 +207,15 @@ func (s *messageLookup) inPartition(ctx context.Context, k lua.Keys, which []int
 	return nil
 }
 
-// noteDoubt notes for a message why its answer is not definite. An error that says that the message may have been changed goes
-// before one that says that a partition could not be asked.
+// noteDoubt notes why the answer for a message is not definite. ErrUncertain, by which the message may have been
+// changed, takes precedence over a partition that could not be asked.
 func noteDoubt(kept []error, at int, err error) {
 	if kept[at] == nil || errors.Is(err, ErrUncertain) && !errors.Is(kept[at], ErrUncertain) {
 		kept[at] = err
 	}
 }
 
-// err is nil when all answers are definite, and as durable as asked.
+// err returns nil if all answers are definite, and as durable as asked.
 func (s *messageLookup) err(ctx context.Context) error {
 	for i, found := range s.found {
 		switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Two producers had scheduled one ID: ours into its partition, one that knows no partitions into partition 0. Cancel stopped at
-// the first that had it, answered "cancelled", and the other one was delivered.
+// Two producers had scheduled one ID: ours in its partition, another one, without knowledge of partitions, in partition
+// 0. Cancel stopped at the first that had it, answered "cancelled", and the other one was delivered.
 func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -65,8 +65,9 @@ func TestCancelAndRescheduleReachEveryPartitionThatHoldsTheMessage(t *testing.T)
 	})
 }
 
-// A producer that has not heard of a growth found the message in a partition of its old count, and answered "cancelled", while
-// another producer had put the same ID into a new partition: a yes, too, needs the registry as it was after the call began.
+// A producer that did not know of a growth found the message in a partition of its old count, and answered "cancelled",
+// while another producer had put the same ID into a new partition. So a yes, too, needs the registry as of after the
+// call began.
 func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -86,8 +87,8 @@ func TestStaleCountsMakeNoDefiniteYes(t *testing.T) {
 	}
 }
 
-// A queue that was mistyped in cancel or reschedule stayed in the registry for good. A producer that schedules registers it, also
-// right after such a look.
+// A misspelt queue in cancel or reschedule used to stay in the registry for good. A producer that schedules registers
+// its queue, also right after such a lookup.
 func TestLookingForAMessageRegistersNoQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

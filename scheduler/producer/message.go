@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Message is what a producer schedules. The zero value is an empty message that is ready at once.
+// Message is a message to schedule. The zero value is an empty message that is ready at once.
 type Message struct {
 	// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled, another one is
 	// refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
@@ -48,7 +48,7 @@ type Message struct {
 	// ExpiresIn counts from the moment of the call, by the server's clock, in place of Expires. It must be longer than Delay and
 	// Spread; at most ten years. Zero = never.
 	ExpiresIn time.Duration
-	expires   time.Time // what ExpiresIn comes to
+	expires   time.Time // Expires computed from ExpiresIn
 	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
 	// Zero = only while it is scheduled. It needs an ID.
 	Dedup time.Duration
@@ -62,7 +62,7 @@ type Message struct {
 	Replace lua.Dedup
 }
 
-// Receipt says what became of a message that was taken.
+// Receipt is the outcome of a stored message.
 type Receipt struct {
 	ID  string
 	Due time.Time // by the server's clock; the message is never delivered before it
@@ -73,16 +73,17 @@ type Receipt struct {
 	Replaced bool
 }
 
-// Result is the answer to one message of a batch. The message was taken if and only if Err is nil, unless Err is ErrUncertain.
+// Result is the outcome of one message of a batch. The message was stored if Err is nil, or lua.ErrNotDurable without
+// ErrDuplicate. It may have been stored if Err is ErrUncertain. With any other error it was not.
 type Result struct {
 	Receipt
 	Err error
 }
 
-// payloadCopies holds the payloads of one call: a caller may change its own while they are still on their way.
+// payloadCopies holds the payloads of one call. The caller may change its own slices while the copies are in flight.
 type payloadCopies []byte
 
-// payloads returns room for the payloads of messages, but not for one that is refused for its size.
+// payloads returns room for the payloads of the messages, except payloads that are too large to be accepted.
 func payloads(ms []Message) *payloadCopies {
 	n := 0
 	for i := range ms {
@@ -100,7 +101,7 @@ func (c *payloadCopies) add(payload []byte) []byte {
 	return (*c)[from:len(*c):len(*c)]
 }
 
-// item checks a message and returns it in the form of the protocol. The ID may still be empty.
+// item checks a message and converts it to the form of the protocol. The ID may still be empty.
 func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	when, err := dueWhen(m.Delay, m.At)
 	if err == nil {
@@ -124,7 +125,7 @@ func (m *Message) item(c *payloadCopies) (lua.Item, error) {
 	return item, nil
 }
 
-// expiry is the time from which on the message is dead; zero = never.
+// expiry returns the time from which the message is dead-lettered; zero = never.
 func (m *Message) expiry() time.Time {
 	if m.Expires.IsZero() {
 		return m.expires
@@ -132,7 +133,7 @@ func (m *Message) expiry() time.Time {
 	return m.Expires
 }
 
-// checkExpiresIn refuses what cannot be right by any clock.
+// checkExpiresIn refuses values that are wrong whatever the server's clock says.
 func (m *Message) checkExpiresIn() error {
 	switch until := m.Delay + m.Spread; {
 	case m.ExpiresIn == 0:
@@ -145,8 +146,8 @@ func (m *Message) checkExpiresIn() error {
 	return lua.CheckDelay("expires in", m.ExpiresIn)
 }
 
-// expiring returns messages with the times at which those with ExpiresIn expire, by the clock of the server that has the queue,
-// which is asked only then.
+// expiring returns the messages with the expiry times of those with ExpiresIn. Only for these it asks the clock of the
+// server that holds the queue.
 func (p *Producer) expiring(ctx context.Context, queue string, ms []Message) ([]Message, error) {
 	if !slices.ContainsFunc(ms, func(m Message) bool { return m.ExpiresIn != 0 && m.checkExpiresIn() == nil }) {
 		return ms, nil
@@ -168,7 +169,7 @@ func (p *Producer) expiring(ctx context.Context, queue string, ms []Message) ([]
 	return ms, nil
 }
 
-// fields returns what the message says besides headers, attempts and expiry.
+// fields returns the fields of the message's meta besides headers, attempts and expiry.
 func (m *Message) fields() []lua.FieldValue {
 	all := m.retries().Fields()
 	if m.Key != "" {
@@ -177,11 +178,11 @@ func (m *Message) fields() []lua.FieldValue {
 	return all
 }
 
-// place is what says which partition the message goes to.
+// place returns the text that decides the message's partition: the key, or else the ID.
 func (m *Message) place() string { return cmp.Or(m.Key, m.ID) }
 
-// mayReplace says whether the message may take the place of one that is scheduled for due, where the server's clock
-// says now.
+// mayReplace reports whether the message may replace one that is scheduled for due, at server time now. Both in Unix
+// ms.
 func (m *Message) mayReplace(due, now int64) bool {
 	when, _ := dueWhen(m.Delay, m.At)
 	if m.Spread > 0 {
@@ -270,7 +271,7 @@ func (m *Message) checkSpread() error {
 	return nil
 }
 
-// dueWhen checks a delay or a point in time, whichever is set.
+// dueWhen checks and converts a delay or a point in time, whichever is set.
 func dueWhen(delay time.Duration, at time.Time) (lua.When, error) {
 	if at.IsZero() {
 		return lua.After(delay), lua.CheckDelay("delay", delay)
@@ -281,10 +282,10 @@ func dueWhen(delay time.Duration, at time.Time) (lua.When, error) {
 	return lua.At(at), lua.CheckTime("at", at)
 }
 
-// itemSize is what an item adds to a script call, in bytes.
+// itemSize is the size of an item in a script call, in bytes.
 func itemSize(item *lua.Item) int { return len(item.ID) + len(item.Payload) + len(item.Meta) + 64 }
 
-// errorSubject names what an error is about.
+// errorSubject names the queue, or the message, in an error.
 func errorSubject(queue, id string) string {
 	if id == "" {
 		return queue

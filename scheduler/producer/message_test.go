@@ -87,7 +87,7 @@ func TestIDsNeverFall(t *testing.T) {
 	s, last := newIDs(), ""
 	for i := range 10_000 {
 		if i == 5_000 {
-			s.last += 60_000 // as if the clock had been set back by a minute since
+			s.last += 60_000 // as if the clock had been set back by a minute
 		}
 		id := s.next()
 		if id <= last {

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Defaults of ProducerConfig.
+// Defaults of Config.
 const (
 	DefaultRetryTimeout      = 10 * time.Second
 	DefaultMaxCommit         = 256
@@ -30,15 +30,15 @@ const (
 const (
 	maxDurabilityTimeout = time.Minute
 
-	maxCommit       = 10_000          // bounds what one script call may do (G7)
+	maxCommit       = 10_000          // bounds the work of one script call (G7)
 	tryTimeout      = 5 * time.Second // of one script call
-	tokenWindow     = time.Minute     // at least; a token must outlive the repeats of its commit
-	registerEvery   = 5 * time.Second // per queue in use: how old the known partition counts may be
-	registerTimeout = time.Second     // of one try; on a cluster messages wait for it while its server hangs
+	tokenWindow     = time.Minute     // the least one; a token must outlive the repeats of its commit
+	registerEvery   = 5 * time.Second // per queue in use: greatest age of the known partition counts
+	registerTimeout = time.Second     // of one try; on a cluster messages wait this long for a server that hangs
 	registerRetry   = 2 * time.Second
 	cancelChunk     = 1000            // IDs per script call
 	closeTimeout    = 2 * time.Second // for clearing tokens
-	forgetAfter     = time.Second     // without a commit, the last token of a queue is cleared
+	forgetAfter     = time.Second     // after the last commit the tokens of a queue are cleared
 	longWayFor      = 10 * time.Second
 	retryInitial    = 20 * time.Millisecond
 	retryMax        = time.Second
@@ -46,34 +46,37 @@ const (
 
 // Config configures a Producer.
 type Config struct {
-	// Client is used for every call and closed by whoever made it. Required.
+	// Client serves every call. Whoever made it closes it. Required.
 	Client rueidis.Client
 	// Prefix starts every key. Default lua.DefaultPrefix.
 	Prefix string
-	// RetryTimeout is how long a call repeats after errors that may pass by themselves, counted from its beginning. Default 10s;
-	// negative = not at all. Too low: callers see each failover. Too high: callers without a deadline hang for so long.
+	// RetryTimeout is how long a call repeats after errors that may pass, counted from its beginning. Default 10s;
+	// negative = no repeats. Too low: callers see each failover. Too high: callers without a deadline hang for that
+	// long.
 	RetryTimeout time.Duration
-	// MaxCommit is how many messages one script call takes at most. Default 256, at most 10,000. The server does nothing else
-	// while it runs: some 3 µs per message.
+	// MaxCommit is the greatest number of messages in one script call. Default 256, at most 10,000. The server does
+	// nothing else while the script runs: some 3 µs per message.
 	MaxCommit int
-	// MaxCommitBytes is after how many bytes a script call takes no further message. Default 512 KiB. One message always goes.
+	// MaxCommitBytes is the size of a script call beyond which it takes no further message. Default 512 KiB. One
+	// message always goes.
 	MaxCommitBytes int
-	// Durability is what every call waits for before it returns nil; paid once per commit. Default: until the server has executed
-	// it. Its Timeout is 2s by default, at most 1m: when it is over, the error is a *lua.NotDurableError, and what was asked is
-	// done. The first call asks the server whether it can wait so, for 5s at most, and fails with lua.ErrUnsupported or
-	// lua.ErrDenied if it cannot: nothing was sent then.
+	// Durability is the guarantee that every call waits for before it returns nil; paid once per commit. Default: the
+	// server has executed the call. Its Timeout is 2s by default, at most 1m. After the timeout the error is a
+	// *lua.NotDurableError, and the call has taken effect. The first call asks the server, for 5s at most, whether it
+	// supports this durability. If not, the call fails with lua.ErrUnsupported or lua.ErrDenied, and nothing was sent.
 	Durability lua.Durability
-	// Name is how the histories of queues name this producer, at most 256 bytes. Default: its part, host and process.
+	// Name is this producer's name in the histories of queues, at most 256 bytes. Default: lua.ActorClient, host and
+	// process.
 	Name string
-	// Observer is told what becomes of messages. Nil: nobody is.
+	// Observer gets the outcomes of messages. Default: nil, no observer.
 	Observer observe.Observer
-	// AllowOldBridges has messages taken that a living bridge may not serve: those with a key where its protocol level is below
-	// lua.LevelKeys. Default: they are refused with lua.ErrOldBridge.
+	// AllowOldBridges accepts messages that a live bridge may not serve: those with a key, if its protocol level is
+	// below lua.LevelKeys. Default: they are refused with lua.ErrOldBridge.
 	AllowOldBridges bool
-	// Logger is told when registering a queue fails or works again. Default: discard.
+	// Logger gets a line when registering a queue starts to fail, and when it works again. Default: discard.
 	Logger *slog.Logger
-	// NewID makes the IDs of messages that have none. They must be unique; equal due times are delivered in their order. It is
-	// called under a lock and must not block. Default: monotonic ULIDs.
+	// NewID makes the IDs of messages without one. They must be unique; messages with equal due times are delivered in
+	// the order of their IDs. It is called under a lock and must not block. Default: monotonic ULIDs.
 	NewID func() string
 }
 
@@ -111,17 +114,17 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Producer takes messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for each queue
-// it was used with.
+// Producer puts messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for
+// each queue that it was used with.
 type Producer struct {
 	cfg     Config
 	globals lua.Globals
-	name    string // random; begins its tokens
+	name    string // random; prefix of its tokens
 	tokens  atomic.Uint64
 	window  time.Duration // of tokens
-	try     time.Duration // of one script call, with the wait for its durability
+	try     time.Duration // of one script call, including the wait for its durability
 	durable durability
-	levels  *lua.Levels // of the living bridges; nil = whatever they are
+	levels  *lua.Levels // of the live bridges; nil = not checked
 
 	mu     sync.Mutex
 	routes map[string]*route // by queue
@@ -148,37 +151,38 @@ func New(cfg Config) (*Producer, error) {
 	}, nil
 }
 
-// keys returns those of a partition, as this producer uses them.
+// keys returns the keys of a partition, with this producer as the actor.
 func (p *Producer) keys(partition string) lua.Keys {
 	return lua.NewKeys(p.cfg.Prefix, partition).As(p.cfg.Name)
 }
 
-// Schedule takes one message into a queue. Once it returns nil, the message is delivered at least once to every group, or
-// cancelled, or dead-lettered. The receipt holds the ID also beside an error.
+// Schedule puts one message into a queue. Once it returns nil, the message is delivered at least once to every group,
+// or cancelled, or dead-lettered. The receipt holds the ID even beside an error.
 //
-// It blocks until the server has answered, for at most RetryTimeout plus 5s, and the Timeout of its Durability, while the
-// server is unavailable; or until ctx ends: then the message may still be stored, which the error says by ErrUncertain. A reply
-// that was lost is asked for again, without storing the message twice. Messages of concurrent calls share a script call; one
-// round trip, O(log n) in the number of scheduled messages. At first use of a queue its partitions are asked for as well, for a
-// second at most, after which the message goes to partition 0. A message with a key or a chosen ID waits until they are known,
-// for RetryTimeout at most: then it is refused, and nothing was sent. From then on they are asked for every 5s, which no call
-// waits for.
+// It blocks until the server has answered. While the server is unavailable, that is at most RetryTimeout plus 5s plus
+// the Timeout of its Durability. If ctx ends first, the message may still be stored: ErrUncertain. A call whose reply
+// was lost is repeated, without storing the message twice. Messages of concurrent calls share a script call; one round
+// trip, O(log n) in the number of scheduled messages.
 //
-// An ID belongs to its queue, whatever the key of its message. So a queue with partitions is looked through for the IDs
-// that callers chose, in all partitions at once, which takes one more round trip. With Replace and a Key the message
-// goes to the partition of its key. What it replaces in others is looked at before, and cancelled after it was taken: a
-// round trip each. Then its ID is looked for once more, unless it was scheduled in that partition alone. When that fails
-// the error is ErrUncertain: both may be delivered. Of calls that replace an ID at the same moment the message that was
-// added last stays, wherever any of them ends.
+// The first call for a queue also asks the registry for its partitions, for a second at most; then the message goes to
+// partition 0. A message with a key or a chosen ID waits for the partitions for RetryTimeout at most; then it is
+// refused, and nothing was sent. From then on the registry is asked every 5s, in the background.
 //
-// ErrDuplicate is best effort in two cases. For some seconds after a growth this producer, or another, may not have
-// heard of it, and store an ID where it belonged before while it is scheduled where it belongs now. And of calls with
-// the same ID at the same moment that know different counts, or have keys that belong to different partitions, several
-// may be taken.
+// An ID belongs to its queue, whatever the key of its message. So in a queue with several partitions a chosen ID is
+// looked up in all of them at once, which takes one more round trip. With Replace and a Key the message goes to the
+// partition of its key. The messages that it replaces in other partitions are looked up before it is stored, and
+// cancelled afterwards: a round trip each. Then its ID is looked up once more, unless it was scheduled in that
+// partition alone. If one of the last two steps fails, the error is ErrUncertain: both messages may be delivered. If
+// several calls replace an ID at the same moment, the message that was added last stays, wherever any of the calls
+// stops.
 //
-// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed; lua.ErrNotDurable, and
-// then the message is stored and the receipt whole; lua.ErrUnsupported for a durability that the server cannot give, and then
-// nothing was sent; and what the server says.
+// ErrDuplicate is best effort in two cases. First, for some seconds after a growth a producer may not know the new
+// count, and store an ID in its old partition while it is scheduled in its new one. Second, of concurrent calls with
+// the same ID that know different counts, or have keys of different partitions, several may succeed.
+//
+// Errors: *lua.InvalidError before Redis is touched; ErrDuplicate; lua.ErrFull; ErrUncertain; ErrClosed;
+// lua.ErrNotDurable, with which the message is stored and the receipt complete; lua.ErrUnsupported for a durability
+// that the server cannot give, with which nothing was sent; and other errors of the server.
 func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Receipt, error) {
 	results, err := p.ScheduleBatch(ctx, queue, []Message{m})
 	if err != nil {
@@ -187,9 +191,10 @@ func (p *Producer) Schedule(ctx context.Context, queue string, m Message) (Recei
 	return results[0].Receipt, results[0].Err
 }
 
-// ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with equal due
-// times and no IDs of their own keep their order within a partition. The error is set only when none was tried: a queue name that
-// is refused, more than lua.MaxBatch messages, a closed producer, or a context that ended before. The batch is not atomic; it
+// ScheduleBatch is Schedule for many messages: one result for each, in order, each with its own verdict. Messages with
+// equal due times and without IDs keep their order within a partition. The error is set only if none was tried: an
+// illegal queue name, more than lua.MaxBatch messages, a closed producer, a context that ended before, a durability
+// that the server cannot give, or an ExpiresIn without an answer from the server's clock. The batch is not atomic; it
 // goes out in calls of at most MaxCommit messages.
 func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message) ([]Result, error) {
 	if len(ms) > lua.MaxBatch {
@@ -228,7 +233,7 @@ func (p *Producer) ScheduleBatch(ctx context.Context, queue string, ms []Message
 	return results, nil
 }
 
-// schedule lets messages go out, and waits for their answers. Repeats are counted since the given time.
+// schedule sends messages, and waits for their results. Repeats are counted from since.
 func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time) []Result {
 	results := s.store(ctx, ms, s.duplicates(ctx, ms), since)
 	s.takeAway(ctx, ms, results)
@@ -238,8 +243,7 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	return results
 }
 
-// store lets those messages go out that are not refused, which is said by their places in the batch, and waits for
-// their answers.
+// store sends the messages except the refused ones (errors by index in the batch), and waits for their results.
 func (s *batchRoute) store(ctx context.Context, ms []Message, refused map[int]error, since time.Time) []Result {
 	queue, served := s.route.queue, s.served(ctx, ms)
 	c := newBatchCall(ctx, len(ms))
@@ -271,8 +275,8 @@ func (s *batchRoute) store(ctx context.Context, ms []Message, refused map[int]er
 	return c.wait(queue)
 }
 
-// served refuses messages with a key where a living bridge does not serve them. Messages without a key cost nothing, and
-// those that are refused already because the partitions are not known.
+// served returns lua.ErrOldBridge for messages with a key that a live bridge does not serve. It costs nothing for
+// batches without a key, or if the messages are refused anyway because the partitions are not known.
 func (s *batchRoute) served(ctx context.Context, ms []Message) error {
 	if s.unread != nil || !hasKeys(ms) {
 		return nil
@@ -280,16 +284,16 @@ func (s *batchRoute) served(ctx context.Context, ms []Message) error {
 	return s.route.p.levels.Allow(ctx, lua.LevelKeys, "messages with a key")
 }
 
-// needsPartitions says whether a message waits until the partitions of its queue are known. In partition 0 one with a key
-// would be beside others with its key, and an ID that its caller chose would be taken once more while another partition
-// holds or remembers it.
+// needsPartitions reports whether a message must wait until the partitions of its queue are known. In partition 0 a
+// message could overtake others with its key, and a chosen ID could be accepted twice while another partition holds or
+// remembers it.
 func needsPartitions(m Message) bool { return m.Key != "" || m.ID != "" }
 
 func hasKeys(ms []Message) bool {
 	return slices.ContainsFunc(ms, func(m Message) bool { return m.Key != "" })
 }
 
-// enter begins a call; the caller ends it with busy.Done.
+// enter begins a call. The caller ends it with busy.Done.
 func (p *Producer) enter(ctx context.Context, queue string) (*route, error) {
 	if err := lua.CheckQueue(queue); err != nil {
 		return nil, err
@@ -314,7 +318,7 @@ func (p *Producer) enter(ctx context.Context, queue string) (*route, error) {
 	return r, nil
 }
 
-// begin makes Close wait for what follows, until busy.Done. False: the producer is closed.
+// begin makes Close wait until busy.Done. It returns false if the producer is closed.
 func (p *Producer) begin() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,8 +335,8 @@ func (p *Producer) beginLocked() bool {
 	return true
 }
 
-// Close refuses further calls, waits for those in flight, and forgets their tokens in Redis (best effort, at most 2s; they end by
-// themselves after a minute). It does not close the client.
+// Close refuses further calls, waits for those in flight, and clears their tokens in Redis (best effort, at most 2s;
+// they expire after a minute or more anyway). It does not close the client.
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	select {
@@ -350,7 +354,7 @@ func (p *Producer) forgetTokens() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	for _, r := range p.routes {
-		if r.state.IsFailing() { // who closes soon after a try that failed makes no other
+		if r.state.IsFailing() { // a caller that closes soon after a failed try makes no other
 			_, err := r.sync(ctx, r.producing)
 			r.state.Report(err)
 		}
@@ -362,8 +366,8 @@ func (p *Producer) forgetTokens() {
 	}
 }
 
-// repeat calls try until it succeeds, fails for good, or has been repeated for RetryTimeout since the given time. Clean says that
-// no try that failed can have been executed; if one can, and none succeeded, the error is ErrUncertain.
+// repeat calls try until it succeeds, fails for good, or RetryTimeout has passed since the given time. clean: no failed
+// try can have been executed. If one can, and none succeeded, the error is ErrUncertain.
 func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context.Context) error) (clean bool, err error) {
 	b := backoff.NewExponentialBackOff(backoff.WithInitialInterval(retryInitial), backoff.WithMaxInterval(retryMax),
 		backoff.WithMaxElapsedTime(max(1, p.cfg.RetryTimeout-time.Since(since))))
@@ -375,7 +379,7 @@ func (p *Producer) repeat(ctx context.Context, since time.Time, try func(context
 		if err == nil {
 			return nil
 		}
-		if one.Err() != nil && ctx.Err() == nil { // the deadline of the try is over, not that of the caller
+		if one.Err() != nil && ctx.Err() == nil { // the deadline of the try has passed, not the caller's
 			err = fmt.Errorf("%w: no reply within %s", lua.ErrUnavailable, p.try)
 		}
 		clean = clean && !uncertain(err)

@@ -105,7 +105,7 @@ func TestDuplicateIsRefusedWhileScheduledAndInItsWindow(t *testing.T) {
 	try(Message{ID: "plain", Delay: time.Hour}, nil)
 	try(Message{ID: "plain"}, ErrDuplicate)
 	try(Message{ID: "ready"}, nil)
-	try(Message{ID: "ready"}, nil) // it has left the schedule, and no window was asked for
+	try(Message{ID: "ready"}, nil) // it has left the schedule, and has no dedup window
 	try(Message{ID: "window", Dedup: time.Hour}, nil)
 	try(Message{ID: "window"}, ErrDuplicate)
 	try(Message{ID: "window", Delay: time.Hour, Dedup: time.Hour}, ErrDuplicate)
@@ -235,7 +235,7 @@ func TestIdleProducerForgetsItsToken(t *testing.T) {
 	p := newProducer(t, c, prefix)
 	seen := lua.NewKeys(prefix, queue).Seen
 	for round := range 2 {
-		// Of two messages with one ID the second is refused, which the token remembers.
+		// The second of two messages with one ID is refused, and the token remembers that.
 		results, err := p.ScheduleBatch(t.Context(), queue, []Message{{ID: fmt.Sprint("m", round), Delay: time.Hour},
 			{ID: fmt.Sprint("m", round)}})
 		if err != nil || results[0].Err != nil || !errors.Is(results[1].Err, ErrDuplicate) {

@@ -12,29 +12,30 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// taking is what a message has to do besides to take the place of those of its ID in other partitions.
+// taking is the extra work of a replacement that concerns several partitions.
 type taking struct {
-	to     int           // the partition that it goes to
-	from   []version     // what is cancelled when it was taken
-	window time.Duration // for how long its ID is remembered there; zero = as the message says
+	to     int           // the partition to which the message goes
+	from   []version     // cancelled after the message is stored
+	window time.Duration // dedup window of its ID there; zero = by the message
 }
 
-// version is what was scheduled under an ID in a partition.
+// version is a scheduled message of an ID in one partition.
 type version struct {
 	partition int
 	is        lua.Version
 }
 
-// replace notes what a message has to do to take the place of those of its ID that are scheduled. One with a key goes
-// to the partition of its key, where it has its turn; one without stays where the ID is, so that a single script call
-// replaces it.
+// replace notes the extra work of a message that replaces scheduled messages of its ID. A message with a key goes to
+// the partition of its key, where it takes its turn. A message without a key goes to the partition of the old one, so
+// that a single script call replaces it.
 //
-// The new message is added before the old one is taken away. When the producer dies in between, both are scheduled; the
-// same call, repeated, takes the old one away. When the old one is drained in between, it is delivered, as one that was
+// The new message is added before the old one is cancelled. If the producer dies in between, both are scheduled;
+// repeating the call cancels the old one. If the old one is drained in between, it is delivered, as if it had been
 // drained just before the call.
 //
-// A call takes away only what it saw before it added its own, and what it adds is equal to nothing else. So, of calls
-// that replace an ID at the same moment, none takes away the message that was added last, wherever any of them stops.
+// A call cancels only versions that it saw before it added its own message, and the version of its own message is
+// unique. So if several calls replace an ID at the same moment, none cancels the message that was added last, wherever
+// any of them stops.
 func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
 	slices.SortFunc(seen.scheduled, func(a, b version) int { return cmp.Compare(a.partition, b.partition) })
 	t := taking{to: s.counts.Of(m.place()), from: seen.scheduled}
@@ -42,7 +43,7 @@ func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
 	case seen.own:
 	case m.Key == "":
 		t.to, t.from = seen.scheduled[0].partition, seen.scheduled[1:]
-	default: // cancelling the old one ends the window that began with it
+	default: // cancelling the old message also ends its dedup window
 		t.window = seen.window
 	}
 	s.take(at, t)
@@ -55,11 +56,11 @@ func (s *batchRoute) take(at int, t taking) {
 	s.takes[at] = t
 }
 
-// takeAway cancels what messages that were taken have replaced in other partitions. One round trip, in which all are
-// asked; none when there is nothing.
+// takeAway cancels the messages in other partitions that stored messages replace. One round trip for all partitions;
+// none if there are no such messages.
 func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Result) {
 	type old struct {
-		at int // of the message that has replaced it
+		at int // index of the message that replaces it
 		is lua.Version
 	}
 	places := map[int][]old{} // by partition
@@ -100,12 +101,11 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 	all.Wait()
 }
 
-// contested returns the messages of a batch, by their places in it, that have to begin again after they were taken and
-// have replaced others, because another call that replaces the same ID did so at the same moment. Either a message is
-// scheduled nowhere any more although its time has not come. Or it is scheduled beside another one in another partition,
-// which the call did not see before it added its own: of several calls the last to look sees that. Of messages with one
-// ID the last one counts, which has replaced the others. One round trip, in which all partitions are asked; none where
-// the message has only replaced what was in its own partition.
+// contested returns the indexes of stored messages that must be scheduled again, because a concurrent call replaced the
+// same ID. There are two cases. First, the message is scheduled nowhere although it is not due yet. Second, another
+// message of the ID is scheduled in another partition, and the call did not see it before it added its own: of several
+// calls the last one to look sees that. Of messages with one ID in the batch only the last counts: it has replaced the
+// others. One round trip for all partitions; none if the message only replaced a message in its own partition.
 func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Result) []int {
 	if len(s.takes) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	var asked []batchMessage
 	for id, at := range last {
 		r := &results[at]
-		if !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: what it saw there had gone
+		if !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: the message seen there was gone
 			asked = append(asked, batchMessage{at, id})
 		}
 	}
@@ -166,7 +166,7 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	return again
 }
 
-// again has messages of a batch begin again that are contested.
+// again schedules contested messages once more.
 func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, results []Result, since time.Time) {
 	p := s.route.p
 	if time.Since(since) > max(p.cfg.RetryTimeout, p.try) {
@@ -178,12 +178,12 @@ func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, r
 	}
 	round, some := s.anew(ms, contested, results)
 	for i, result := range round.schedule(ctx, some, since) {
-		result.Replaced = true // it was, by the call before
+		result.Replaced = true // it replaced one in the call before
 		results[contested[i]] = result
 	}
 }
 
-// anew returns the way of some messages of a batch that begin again, for the time that they were to be due at.
+// anew returns a new batchRoute and the messages that must be scheduled again, at their original due times.
 func (s *batchRoute) anew(ms []Message, some []int, results []Result) (batchRoute, []Message) {
 	again := make([]Message, len(some))
 	for i, at := range some {
@@ -193,8 +193,8 @@ func (s *batchRoute) anew(ms []Message, some []int, results []Result) (batchRout
 	return batchRoute{route: s.route, counts: s.counts, unread: s.unread}, again
 }
 
-// cancelIn cancels versions of messages in one partition, and says which were there. waited says why that is not as
-// durable as asked.
+// cancelIn cancels versions of messages in one partition, and returns which it found. waited is the error if that is
+// not as durable as asked.
 func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string,
 	versions []lua.Version) (gone []bool, waited, err error) {
 	p := s.route.p
@@ -208,8 +208,8 @@ func (s *batchRoute) cancelIn(ctx context.Context, partition int, ids []string,
 	return gone, waited, err
 }
 
-// apart parts the messages of a batch into those that go out together, and those that must wait for their answers:
-// messages with the ID of an earlier one that has another key. rest is nil when all go out together, and first with it.
+// apart splits a batch into messages that go out together, and messages that must wait for their answers: those whose
+// ID an earlier message has with another key. If all go out together, first and rest are nil.
 func (s *batchRoute) apart(ms []Message) (first, rest []int) {
 	chosen := func(m Message) bool { return m.ID != "" }
 	if s.only != nil || len(ms) < 2 || !slices.ContainsFunc(ms, chosen) {
@@ -225,11 +225,11 @@ func (s *batchRoute) apart(ms []Message) (first, rest []int) {
 	return first, rest
 }
 
-// apartOf is apart for some messages of a batch, which are given and returned by their places in it.
+// apartOf is apart for some messages of a batch, given and returned by index.
 func (s *batchRoute) apartOf(ms []Message, some []int) (first, rest []int) {
 	type group struct {
 		key   string // of the first message with an ID
-		waits bool   // a message with the ID waits for the first
+		waits bool   // a message with the ID waits for the first one
 	}
 	groups := make(map[string]group, len(some)) // by ID
 	for _, at := range some {

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// replacer is a call that replaces an ID, step by step: it looks, adds its message, takes away what it saw, and looks
-// once more, which may have it begin again.
+// replacer is a call that replaces an ID, step by step: it looks up the ID, adds its message, cancels the versions that
+// it saw, and looks once more, which may start another round.
 type replacer struct {
 	*identityRig
 	p       *Producer
@@ -28,7 +28,7 @@ type replacer struct {
 
 const replacerSteps = 4 // of a round
 
-// round returns the way of a batch to its partitions.
+// round returns the batchRoute of a batch.
 func (r *identityRig) round(p *Producer, ms []Message) batchRoute {
 	r.Helper()
 	way, err := p.enter(r.Context(), r.queue)
@@ -49,7 +49,7 @@ func (r *identityRig) replacer(p *Producer, m Message) *replacer {
 	return &replacer{identityRig: r, p: p, ms: ms, round: r.round(p, ms)}
 }
 
-// step goes one step further.
+// step makes one step.
 func (c *replacer) step() {
 	c.Helper()
 	ctx := c.Context()
@@ -72,7 +72,7 @@ func (c *replacer) step() {
 	c.steps = (c.steps + 1) % replacerSteps
 }
 
-// finish goes on to the end.
+// finish makes all remaining steps.
 func (c *replacer) finish() {
 	c.Helper()
 	for n := 0; !c.over; n++ {
@@ -83,9 +83,9 @@ func (c *replacer) finish() {
 	}
 }
 
-// Of messages with one ID and one key in a batch the last one stays. When the batch had to begin again, it did so in any
-// order, and the first one was left. And when the last one was drained before the second look, the first one, which it
-// had replaced, was scheduled anew.
+// Of messages with one ID and one key in a batch the last one stays. When the batch had to start again, it used to do
+// so in any order, and the first one was left. And when the last one was drained before the second look, the first one,
+// which it had replaced, was scheduled again.
 func TestTheLastOfABatchStaysWhenItBeginsAgain(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -105,7 +105,7 @@ func TestTheLastOfABatchStaysWhenItBeginsAgain(t *testing.T) {
 		return round.contested(t.Context(), ms, results)
 	}
 	some := look(batch("beside", 3*time.Hour), func() {
-		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", "beside") // of a call that has not seen this one
+		queuetest.Do(t, r.c, "ZADD", r.keys(5).Due, "1e13", "beside") // by a call that has not seen this one
 	})
 	if !slices.Equal(some, []int{2}) {
 		t.Errorf("beside another one these begin again: %v", some)
@@ -120,8 +120,9 @@ func TestTheLastOfABatchStaysWhenItBeginsAgain(t *testing.T) {
 	}
 }
 
-// A message of a batch without a key goes where its ID is scheduled, which is not where an earlier one with a key went. Both
-// went out together when key and ID belonged to one partition, and the earlier one was left.
+// A message without a key goes to the partition in which its ID is scheduled, which is not that of an earlier message
+// of the batch with a key. Both used to go out together if key and ID belonged to one partition, and the earlier one
+// was left.
 func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -142,8 +143,8 @@ func TestAMessageWithoutAKeyTakesThePlaceOfOneInTheSameBatch(t *testing.T) {
 	r.scheduled(id, 3, "last")
 }
 
-// The due time was read before the version. A version that is later still was taken away by a call that was to replace
-// only what is earlier.
+// The due time was read before the version. A call that may only replace an earlier message used to cancel a version
+// that is later.
 func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -164,7 +165,7 @@ func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 	}
 }
 
-// interleavings returns the orders of two calls of so many steps: of each step the call that does it.
+// interleavings returns the orders of two calls of a and b steps: for each step, the call that makes it.
 func interleavings(a, b int) (orders [][]int) {
 	if a == 0 && b == 0 {
 		return [][]int{nil}
@@ -182,14 +183,14 @@ func interleavings(a, b int) (orders [][]int) {
 	return orders
 }
 
-// Of two calls that replaced one ID in two partitions, each cancelled what the other one had added. When one of them
-// had looked once more before, and the other one died before it could look, nothing was left: a lost message. Now a call
-// takes away only what it saw before it added its own, so the last version that was added stays. Here two calls take
-// their steps in every order, and either of them dies after any of its steps.
+// Two calls that replaced one ID in two partitions used to cancel each other's message. If one of them had already
+// looked once more, and the other one died before its look, nothing was left: a lost message. Now a call cancels only
+// versions that it saw before it added its own, so the last version that was added stays. Here two calls make their
+// steps in every order, and either of them dies after any of its steps.
 func TestReplacementsLeaveOneWhereverTheyStop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
-	for _, one := range []struct{ before, to []int }{ // partitions in which the ID is scheduled; of the keys of the calls
+	for _, one := range []struct{ before, to []int }{ // partitions of the scheduled ID; of the calls' keys
 		{nil, []int{3, 5}}, {[]int{2}, []int{3, 5}},
 		{[]int{3}, []int{3, 5}}, {[]int{3, 5}, []int{3, 5}}, {[]int{3, 5}, []int{3, 3}},
 	} {
@@ -235,8 +236,8 @@ func (c *contest) inEveryOrder() {
 	}
 }
 
-// inOrder has the calls take the steps of their first round in an order. Who has done all of them goes on to the end;
-// but if who has begun again, it takes so many more steps and dies, and with none goes on to the end last.
+// inOrder makes the calls take the steps of their first round in an order. A call that has made all of them finishes;
+// but if call who starts again, it makes more further steps and dies, or with more = 0 finishes last.
 func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (begunAgain bool) {
 	c.Helper()
 	about := fmt.Sprintf("%s, steps %v, then %d of call %d", id, order, more, who)

@@ -13,10 +13,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// walkStep is how many members of a schedule one call looks at.
+// walkStep is the number of schedule members that one call examines.
 const walkStep = 1000
 
-// Retry is a delivery of a message that waits in the schedule: a retry for a group that failed, or a redriven dead letter.
+// Retry is a delivery that waits in the schedule: a retry for one group after a failure, or a redriven dead letter.
 type Retry struct {
 	ID    string
 	Group string    // "" = redriven for all groups
@@ -26,12 +26,13 @@ type Retry struct {
 // walkFunc is one step of a walk through the schedule of one partition.
 type walkFunc func(ctx context.Context, c rueidis.Client, k lua.Keys, w lua.Walk) (next string, found []lua.Waiting, err error)
 
-// CancelRetries takes retries of messages that wait, and redriven letters, out of the schedule of every partition that may hold
-// them: of one group, or with "" of all. It returns what it took: with no error nothing is left that waited from the beginning of
-// the call to its end. What is ready or pending meanwhile is not touched, and may be tried again when it fails.
+// CancelRetries takes waiting retries of messages, and redriven dead letters, out of the schedule of every partition
+// that may hold them: those of one group, or with "" of all groups. It returns what it removed. Without an error,
+// nothing is left that waited during the whole call. A delivery that is ready or pending meanwhile is not touched, and
+// may be retried if it fails.
 //
-// No key says where retries are: the call looks through the whole schedule, in steps of 1,000 members, over a connection of its
-// own. Errors as with Cancel; ErrUncertain says that a reply was lost, which may have named retries that were taken.
+// No key tells where retries are. So the call walks the whole schedule, in steps of 1,000 members, over a connection of
+// its own. Errors as with Cancel. ErrUncertain: a reply was lost; it may have named retries that were removed.
 func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids ...string) ([]Retry, error) {
 	found, err := p.walk(ctx, queue, group, ids, observe.Cancelled, func(ctx context.Context, c rueidis.Client, k lua.Keys,
 		w lua.Walk) (string, []lua.Waiting, error) {
@@ -40,8 +41,8 @@ func (p *Producer) CancelRetries(ctx context.Context, queue, group string, ids .
 	return found, wrap("cancel retries", queue, "", err)
 }
 
-// RescheduleRetries moves the due times of retries of messages: to at, or when that is zero to delay from the server's now; 0 has
-// them tried at once. Otherwise as CancelRetries.
+// RescheduleRetries moves the due times of waiting retries: to at, or if that is zero to delay from the server's now; 0
+// retries at once. Otherwise like CancelRetries.
 func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, delay time.Duration, at time.Time,
 	ids ...string) ([]Retry, error) {
 	when, err := dueWhen(delay, at)
@@ -55,7 +56,7 @@ func (p *Producer) RescheduleRetries(ctx context.Context, queue, group string, d
 	return found, wrap("reschedule retries", queue, "", err)
 }
 
-// walk goes through the schedules of all partitions that may hold the messages.
+// walk walks the schedules of all partitions that may hold the messages.
 func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, e observe.Event,
 	do walkFunc) (found []Retry, err error) {
 	var errs []error
@@ -91,8 +92,8 @@ func (p *Producer) walk(ctx context.Context, queue, group string, ids []string, 
 	return append(found, more...), err
 }
 
-// walkAmong goes through the partitions that some counts name, and earlier ones did not: all at once. The retries of a
-// message may be in any of them.
+// walkAmong walks the partitions of some counts that earlier counts lack, all at once. Any of them may hold the retries
+// of a message.
 func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []string, counts, earlier lua.Counts,
 	do walkFunc) (found []Retry, err error) {
 	if len(ids) == 0 {
@@ -116,8 +117,8 @@ func (p *Producer) walkAmong(ctx context.Context, queue, group string, ids []str
 	return found, err
 }
 
-// walkOne goes through one schedule. Another server process does not know the cursor, so after a step that failed the walk begins
-// anew, on another connection.
+// walkOne walks one schedule. A cursor is only valid in the server process that made it, so after a failed step the
+// walk starts over, on another connection.
 func (p *Producer) walkOne(ctx context.Context, k lua.Keys, group string, do walkFunc) (found []Retry, err error) {
 	var conn rueidis.Client
 	var waited error

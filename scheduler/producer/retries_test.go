@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// waits puts a retry, or a redriven letter, into the schedule as the scripts do.
+// waits puts a retry, or a redriven letter, into the schedule like the scripts do.
 func waits(t *testing.T, c rueidis.Client, k lua.Keys, m lua.Member, due int64) string {
 	t.Helper()
 	member := m.String()
@@ -24,7 +24,7 @@ func waits(t *testing.T, c rueidis.Client, k lua.Keys, m lua.Member, due int64) 
 	return member
 }
 
-// "Paid: stop the callbacks" was impossible once the first attempt had failed.
+// It was once impossible to cancel retries ("paid: stop the callbacks") after the first attempt had failed.
 func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -32,14 +32,14 @@ func TestCancelRetriesTakesWhatWaits(t *testing.T) {
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		queuetest.PublishCount(t, c, prefix, queue, 2)
 		p, counts := newProducer(t, c, prefix), lua.Counts{1, 2}
-		id := "order-*?[4]\\" // for whom finds by patterns
+		id := "order-*?[4]\\" // for a search by patterns
 		for counts.Of(id) != 1 {
 			id += "2"
 		}
 		k, zero := lua.NewKeys(prefix, lua.PartitionName(queue, 1)), lua.NewKeys(prefix, queue)
 		far := time.Now().Add(time.Hour).UnixMilli()
 		many := []string{"ZADD", k.Due}
-		for i := range 2500 { // more than a step
+		for i := range 2500 { // more than one step
 			many = append(many, "1e13", fmt.Sprint("first-", i))
 		}
 		queuetest.Do(t, c, many...)
@@ -121,14 +121,14 @@ func TestRescheduleRetriesMovesWhatWaits(t *testing.T) {
 	}
 }
 
-// A cursor means nothing to another server process: a walk whose connection broke begins anew, and says that it may not know all
-// it took.
+// A cursor is invalid in another server process. So a walk whose connection broke starts over, and returns that it may
+// not know all removed retries.
 func TestAWalkBeginsAnewWhenItsConnectionBreaks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
 	p, k := newProducer(t, proxy.Client(t), prefix), lua.NewKeys(prefix, queue)
-	if _, err := p.CancelRetries(t.Context(), queue, "", "m"); err != nil { // the server knows the script from here on
+	if _, err := p.CancelRetries(t.Context(), queue, "", "m"); err != nil { // now the server knows the script
 		t.Fatal(err)
 	}
 	for i := range 3000 {

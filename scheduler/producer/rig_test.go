@@ -24,8 +24,8 @@ func newProducer(t *testing.T, client rueidis.Client, prefix string, change ...f
 	return p
 }
 
-// loseReply cuts the connection before the reply to the next script call of the producer, and not of a registration that it made
-// beside an earlier call.
+// loseReply cuts the connection before the reply to the producer's next script call, but not to a registration beside
+// an earlier call.
 func loseReply(p *Producer, proxy *redistest.Proxy) {
 	p.busy.Wait()
 	proxy.CutAfterForward(1, "EVALSHA", "EVAL")

@@ -18,30 +18,31 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// route is what a producer knows of one queue: how many partitions it has, and the group commits of those that were used.
+// route is the producer's state of one queue: its partition counts, and the group commits of the partitions in use.
 type route struct {
 	p     *Producer
 	queue string
 	state loop.Reporter
-	tell  observe.Series              // nil = nobody listens
+	tell  observe.Series              // nil = no observer
 	known atomic.Pointer[knownCounts] // nil before the first look at the registry
 
 	mu        sync.Mutex
 	commits   []*groupCommit // by partition; nil = not used yet
-	producing bool           // a message is scheduled, or was: only then is the queue registered
-	inquiry   *inquiry       // under way
-	next      time.Time      // when another one is due
+	producing bool           // a message is or was scheduled; else the queue is not registered
+	inquiry   *inquiry       // in flight
+	next      time.Time      // when the next one is due
 }
 
-// knownCounts is what the registry ever said of the partitions of a queue: counts only grow, also when it forgets some.
+// knownCounts are all partition counts that the registry ever gave for a queue. Counts are only added, also when the
+// registry loses some.
 type knownCounts struct {
 	counts lua.Counts
 	asked  time.Time // zero: the registry never answered; partition 0 is always right
 }
 
-// inquiry is one look at the registry.
+// inquiry is one request to the registry.
 type inquiry struct {
-	registers bool // also writes what the registry lacks, the queue itself among it
+	registers bool // also adds what the registry lacks, including the queue itself
 	done      chan struct{}
 	err       error // set before done is closed
 }
@@ -52,7 +53,7 @@ func newRoute(p *Producer, queue string) *route {
 		tell: observe.Of(p.cfg.Observer, observe.Client, queue, "")}
 }
 
-// told tells the observer that something happened to n messages.
+// told reports an event of n messages to the observer.
 func (r *route) told(e observe.Event, n int) {
 	if r.tell != nil && n > 0 {
 		r.tell.Add(e, n)
@@ -75,8 +76,8 @@ func (r *route) groupCommit(partition int) *groupCommit {
 	return l
 }
 
-// counts returns what is known of the partitions. At first use it waits for the registry, but not for long: on a cluster it may
-// be out of reach while the queue is not. The error is that of the context.
+// counts returns the known partition counts. At first use of the queue it waits for the registry, but not for long: on
+// a cluster the registry may be out of reach while the queue is not. The only error is that of the context.
 func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	if k := r.known.Load(); k != nil {
 		return k, nil
@@ -88,8 +89,8 @@ func (r *route) counts(ctx context.Context) (*knownCounts, error) {
 	return r.known.Load(), nil
 }
 
-// read returns when the registry has told the partitions. It asks again and again for RetryTimeout since the given
-// time.
+// read returns when the registry has given the partition counts. It asks repeatedly, until RetryTimeout has passed
+// since the given time.
 func (r *route) read(ctx context.Context, since time.Time) error {
 	for {
 		err := r.ask(ctx)
@@ -109,7 +110,7 @@ func (r *route) read(ctx context.Context, since time.Time) error {
 	}
 }
 
-// ask looks at the registry, and waits for that, for registerTimeout at most. Callers at the same time share one look.
+// ask asks the registry, and waits for the answer, for registerTimeout at most. Concurrent callers share one inquiry.
 func (r *route) ask(ctx context.Context) error {
 	q := r.begin(time.Time{})
 	select {
@@ -120,17 +121,17 @@ func (r *route) ask(ctx context.Context) error {
 	}
 }
 
-// refresh starts a look at the registry when the last one is old, and waits for nothing.
+// refresh starts an inquiry if the last one is old. It does not wait.
 func (r *route) refresh() { r.begin(time.Now()) }
 
-// begin starts a look at the registry if one is due by now, unless one is under way. With the zero time one is always due. It
-// returns the look that is under way then.
+// begin starts an inquiry if one is due by now, unless one is in flight. With the zero time one is always due. It
+// returns the inquiry in flight, if any.
 func (r *route) begin(now time.Time) *inquiry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.inquiry == nil && (now.IsZero() || !now.Before(r.next)) {
 		r.inquiry = &inquiry{registers: r.producing, done: make(chan struct{})}
-		r.p.busy.Add(1) // the caller's own share keeps it above zero
+		r.p.busy.Add(1) // the caller's own count keeps it above zero
 		go r.run(r.inquiry)
 	}
 	return r.inquiry
@@ -165,16 +166,16 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers what the registry does not know: counts, and, for who schedules,
-// the queue, when it is new or forgotten. A caller that only looks for messages, perhaps under a mistyped name, makes no queue.
-// Counts are nil only when they could not be read. A failure to register is only reported, because bridges look for queues, too.
-// One round trip when all is known.
+// sync reads the partition counts of the queue, and registers counts that the registry lacks. With registers it also
+// registers the queue if it is new or was lost. A caller that only looks for messages, perhaps under a misspelt name,
+// creates no queue. Counts are nil only if they could not be read. A failure to register is only reported, because
+// bridges find queues, too. One round trip if nothing is missing.
 func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
 	if err != nil && !rueidis.IsRedisNil(err) {
 		err = fmt.Errorf("read the partitions of %s: %w", r.queue, lua.Classify("HGET "+key, err))
-		// The deadline of the look is over, not that of a caller. The connection may say so before the context does.
+		// The deadline of the inquiry has passed, not a caller's. The connection may report it before the context does.
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%w: no reply within %s: %v", lua.ErrUnavailable, registerTimeout, err)
 		}
@@ -191,7 +192,7 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	return counts, nil
 }
 
-// register sees to it that the bridges know the queue, and the producer its partitions. It waits only after a commit that failed.
+// register makes the bridges know the queue, and the producer its partitions. It waits only after a commit that failed.
 func (g *groupCommit) register(ctx context.Context) {
 	if g.stranger.Load() {
 		_ = g.route.ask(ctx)
@@ -200,23 +201,23 @@ func (g *groupCommit) register(ctx context.Context) {
 	}
 }
 
-// batchRoute is one call's way to the group commits of a queue.
+// batchRoute routes the messages of one call to the group commits of their partitions.
 type batchRoute struct {
 	route  *route
 	counts lua.Counts
-	only   *groupCommit   // of a queue with one partition
-	used   []*groupCommit // of one with several
+	only   *groupCommit   // if the queue has one partition
+	used   []*groupCommit // if the queue has several partitions
 
-	unread error // why the partitions are not known, when a message needs them: see needsPartitions
+	unread error // why the partitions are unknown although a message needs them: see needsPartitions
 
-	takes map[int]taking // what messages that replace others have to do besides, by their places in the batch
+	takes map[int]taking // extra work of replacements, by index in the batch
 }
 
-// batchRoute registers the queue, and returns the way of messages to its partitions. For messages with a key or a chosen
-// ID it waits longer for the registry.
+// batchRoute returns the route of messages to their partitions, and marks the queue to be registered. For messages with
+// a key or a chosen ID it waits longer for the registry.
 func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (batchRoute, error) {
 	r.mu.Lock()
-	if !r.producing { // looks until now did not register the queue
+	if !r.producing { // lookups so far did not register the queue
 		r.producing, r.next = true, time.Time{}
 	}
 	r.mu.Unlock()
@@ -239,8 +240,8 @@ func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (
 	return s, nil
 }
 
-// add has messages wait for a commit to their partitions: see groupCommit.add. With several partitions IDs are made here, because
-// they say which.
+// add queues messages for the commits of their partitions: see groupCommit.add. With several partitions missing IDs are
+// generated here, because they decide the partition.
 func (s *batchRoute) add(ws []waiting) {
 	if s.only != nil {
 		s.only.add(ws)
@@ -277,7 +278,7 @@ func (r *route) newID() (string, error) {
 	return id, lua.CheckID(id)
 }
 
-// start lets the messages go out.
+// start starts the commits of the added messages.
 func (s *batchRoute) start(c *batchCall) {
 	if s.only != nil {
 		s.only.lead(c)

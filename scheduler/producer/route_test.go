@@ -15,9 +15,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const never = 1_000_000 // cuts: for the rest of the test
+const never = 1_000_000 // cuts: until the end of the test
 
-// A producer hears of a growth within seconds, while it is in use, and no call waits for that.
+// A producer in use learns of a growth within seconds, and no call waits for that.
 func TestProducerHearsOfGrowth(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -39,7 +39,7 @@ func TestProducerHearsOfGrowth(t *testing.T) {
 		return n == 1 && name != queue, fmt.Sprint(r.ID, " is not in ", name)
 	})
 	t.Logf("after %v", time.Since(grown))
-	// What it knows it does not forget when the registry does, and says so.
+	// It keeps the counts that it knows when the registry loses them, and restores them there.
 	queuetest.Do(t, c, "DEL", lua.NewGlobals(prefix).Queues)
 	redistest.Eventually(t, registerEvery+5*time.Second, func() (bool, string) {
 		if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
@@ -50,8 +50,8 @@ func TestProducerHearsOfGrowth(t *testing.T) {
 	queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
 }
 
-// A program that ends soon after its only message had its one try to register fail, on a slow server: nobody knew the queue until
-// bridges came upon it.
+// A program that ends soon after its only message had its single try to register fail, on a slow server: nobody knew
+// the queue until the discovery found it.
 func TestCloseRegistersWhatCouldNotBeRegistered(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -69,7 +69,7 @@ func TestCloseRegistersWhatCouldNotBeRegistered(t *testing.T) {
 	redistest.Want(t, "registered", queuetest.Integer(t, c, "HLEN", lua.NewGlobals(prefix).Queues), int64(1))
 }
 
-// Messages of one caller keep their order within a partition, also when they are due at once.
+// Messages of one caller keep their order within a partition, also if they are due at once.
 func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -104,7 +104,7 @@ func TestPartitionKeepsTheOrderOfItsMessages(t *testing.T) {
 	}
 }
 
-// An ID that a caller chose is refused while it is scheduled, or in its dedup window, in the partition of an older count.
+// A chosen ID is refused while it is scheduled, or in its dedup window, in the partition of an older count.
 func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -139,7 +139,7 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 		if _, err := p.Schedule(t.Context(), queue, Message{ID: ended}); err != nil {
 			t.Errorf("its window has ended: %v", err)
 		}
-		// In one batch, more of them than a pipeline takes, with others among them.
+		// One batch with more of them than one pipeline takes, and with others among them.
 		ms := []Message{{}, {ID: "new"}, {ID: "new\x1f"}}
 		for i := range 2 * duplicatesChunk {
 			ms = append(ms, Message{ID: fmt.Sprint("batch-", i)})
@@ -165,8 +165,8 @@ func TestDuplicateIsRefusedAcrossGrowth(t *testing.T) {
 	})
 }
 
-// What an older count put elsewhere was refused as a duplicate, by a call that asked to replace it: it is replaced where it is,
-// and found there as before.
+// A call that asked to replace a message in the partition of an older count used to be refused as a duplicate. Now the
+// message is replaced in that partition, and found there as before.
 func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -227,7 +227,7 @@ func TestReplaceGoesWhereTheMessageIs(t *testing.T) {
 	})
 }
 
-// What is refused because it was stored before is as durable as asked, or the error says that it is not.
+// A message that is refused as a duplicate is as durable as asked, or the error says that it is not.
 func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -245,20 +245,20 @@ func TestDuplicateInAnOlderPartitionWaitsForItsDurability(t *testing.T) {
 		t.Errorf("scheduled again: %v", err)
 	}
 	_ = p.Close()
-	// that of the first producer may be there still
+	// that of the first producer may still be there
 	if n := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Seen); n > 1 {
 		t.Errorf("%d tokens are left", n)
 	}
 }
 
-// Cancel and Reschedule find a message wherever the counts of any time put it; and "not scheduled" is said by no one who has not
-// heard of a growth before the call.
+// Cancel and Reschedule find a message in the partition of any count that the queue ever had. A producer that has not
+// heard of a growth before the call never answers "not scheduled".
 func TestCancelAndRescheduleFindMessagesAcrossGrowth(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-		old := newProducer(t, c, prefix) // hears of nothing: it is used last
+		old := newProducer(t, c, prefix) // learns of nothing, because it is used last
 		if _, err := old.Schedule(t.Context(), queue, Message{ID: "first", Delay: time.Hour}); err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +323,8 @@ func TestStaleCountsMakeNoDefiniteNo(t *testing.T) {
 	}
 }
 
-// While the registry cannot be read, messages go to partition 0, which is always right; what is not found there may be elsewhere.
+// While the registry cannot be read, messages go to partition 0, which always exists. A message that is not found there
+// may be in another partition.
 func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -355,7 +356,7 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// it may be elsewhere as well
+	// it may be in another partition as well
 	if done, err := p.Cancel(t.Context(), queue, r.ID); !errors.Is(err, lua.ErrUnavailable) || errors.Is(err, ErrUncertain) ||
 		!done {
 		t.Errorf("cancel what is in partition 0: %v, %v", done, err)
@@ -366,8 +367,8 @@ func TestUnreadRegistryMakesNoDefiniteNo(t *testing.T) {
 	}
 }
 
-// A key decides the partition, so a message with one waits for the registry: in partition 0 it would be beside those of
-// its key.
+// A key decides the partition, so a message with a key waits for the registry: in partition 0 it could overtake others
+// of its key.
 func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -413,8 +414,8 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 	}
 }
 
-// An ID that the caller chose is looked for in all partitions, so a message with one waits for the registry: in partition
-// 0 it was taken once more while another partition held its ID, or remembered it.
+// A chosen ID is looked up in all partitions, so its message waits for the registry. In partition 0 it used to be
+// accepted once more while another partition held or remembered its ID.
 func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -487,7 +488,7 @@ func TestAChosenIDWaitsForTheRegistry(t *testing.T) {
 	redistest.Want(t, "where it belongs", queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, name).Due), int64(1))
 }
 
-// A reply that was lost in one partition leaves the answer open, whatever the others say.
+// A lost reply of one partition leaves the answer open, whatever the others say.
 func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -500,14 +501,14 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The server knows the scripts from here on: that it does not is no reply worth losing.
+	// Now the server knows the scripts: its first reply would otherwise only say that it does not.
 	if done, err := p.Cancel(t.Context(), queue, "unknown"); done || err != nil {
 		t.Errorf("cancel of none: %v, %v", done, err)
 	}
 	if _, err := p.Reschedule(t.Context(), queue, "unknown", time.Hour, time.Time{}); !errors.Is(err, ErrNotScheduled) {
 		t.Errorf("reschedule of none: %v", err)
 	}
-	// Both partitions that may hold the message are asked at once. When it is the other's reply that is lost, its repeat finds
+	// Both partitions that may hold the message are asked at once. If the other one's reply is lost, its repeat finds
 	// nothing, and the answer of this one is definite.
 	for uncertain := false; !uncertain; {
 		id := queuetest.IDOf(counts, 3)
@@ -532,7 +533,7 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	if done, err := p.Cancel(t.Context(), queue, queuetest.IDOf(counts, 0)); !done || err != nil {
 		t.Errorf("cancel of another: %v, %v", done, err)
 	}
-	// A partition that cannot be used matters also to what is found elsewhere: it may hold the same ID.
+	// An unusable partition also matters to a message that is found elsewhere: it may hold the same ID.
 	minimal := queuetest.IDOf(counts, 4)
 	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, queue).Due, "1e13", minimal) // by a producer that knows no partitions
 	queuetest.Do(t, c, "SET", lua.NewKeys(prefix, lua.PartitionName(queue, 4)).Meta, "x")
@@ -544,7 +545,7 @@ func TestLostReplyOfOnePartitionLeavesTheAnswerOpen(t *testing.T) {
 	}
 }
 
-// The context of a caller that waits for the first look at the registry is its own, and what it wanted is not stored.
+// A caller that waits for the first inquiry ends with its own context, and its message is not stored.
 func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

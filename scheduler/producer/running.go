@@ -15,15 +15,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// CancelVerdict tells how CancelRunning ended a message, or why it did not.
+// CancelVerdict is the outcome of CancelRunning for one message.
 type CancelVerdict string
 
-// Verdicts, of which the first that is true counts.
+// Verdicts; the first one that applies is returned.
 const (
-	// Unread: a group was asked for that has not read the message yet, and it stays: it waits for its first delivery,
-	// which is for all groups, or it is ready and another group needs it. For that group it was not cancelled.
+	// Unread: the given group has not read the message, and it stays. Either it waits for its first delivery, which is
+	// for all groups, or it is ready and another group needs it. It is not cancelled for the given group.
 	Unread CancelVerdict = "unread"
-	// Cancelling: a worker holds it. It hears of that with its next extend, and the message ends when the worker lets go of it.
+	// Cancelling: a worker holds the message. The worker learns of the cancellation with its next extend. The message
+	// ends when the worker releases it.
 	Cancelling CancelVerdict = "cancelling"
 	Cancelled  CancelVerdict = "cancelled" // nothing of it runs, or will start
 	NotFound   CancelVerdict = "not found" // nothing of it waits, is ready, or is held
@@ -35,7 +36,7 @@ type Holder struct {
 	Consumer string `json:"consumer"`
 }
 
-// Cancellation tells how CancelRunning ended a message.
+// Cancellation is the outcome of CancelRunning for one message.
 type Cancellation struct {
 	ID      string
 	Verdict CancelVerdict
@@ -43,41 +44,42 @@ type Cancellation struct {
 	Retries []Retry  // that waited, and were taken
 }
 
-// entryStep is how many entries of a stream one call looks at.
+// entryStep is the number of stream entries that one call examines.
 const entryStep = 1000
 
-// CancelRunning cancels messages wherever they are, in every partition: what is scheduled, waits as a retry, is ready, or is held
-// by a worker; for all groups, or for one. For one group the message that waits for its first delivery stays, because it is for
-// all, and so does an entry that another group needs and this one has not read: see Unread.
+// CancelRunning cancels messages in any state, in every partition: scheduled, waiting as a retry, ready, or held by a
+// worker; for all groups, or for one. For one group, a message that waits for its first delivery stays, because it is
+// for all groups. So does an entry that this group has not read and another group needs: see Unread.
 //
-// A worker that holds a message hears of it with its next extend, within 5 seconds and a third of the visibility timeout: then
-// its handler's context is cancelled. No key says where entries are: the call looks through the streams, up to the end that they
-// had when it came there, in steps of 1,000 entries, and then through the schedules as CancelRetries does. With an error what was
-// found is told and cancelled, and what was not found may be there. Errors as with Cancel; and lua.ErrOldBridge while a
-// bridge is alive that makes a dead letter of a cancelled delivery, unless old bridges are allowed.
+// A worker that holds a message learns of it with its next extend, within 5 seconds and a third of the visibility
+// timeout; then its handler's context is cancelled. No key tells where entries are. So the call walks the streams, in
+// steps of 1,000 entries, up to the end that each had when the walk reached it, and then the schedules like
+// CancelRetries. With an error, the messages found so far are cancelled and returned; others may still exist. Errors as
+// with Cancel; also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless old bridges are
+// allowed.
 func (p *Producer) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	s := &entrySearch{p: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{}}
 	err := s.run(ctx)
 	return s.verdicts(), wrap("cancel running", queue, "", err)
 }
 
-// entrySearch cancels messages wherever they are.
+// entrySearch is one CancelRunning.
 type entrySearch struct {
 	p            *Producer
 	queue, group string
 	ids          []string
 	scheduled    []bool
-	stays        []staying // with a group: what waits for its first delivery, by index of ids
+	stays        []staying // for one group: messages that wait for their first delivery, by index of ids
 	retries      []Retry
 
 	mu    sync.Mutex
 	found map[string][]lua.FoundEntry // by message ID
-	ends  map[int]string              // entry IDs: the end of what was looked at, by partition
+	ends  map[int]string              // by partition: entry ID up to which the stream was examined
 	late  error
 }
 
-// staying says of a message whether it waits for its first delivery, and how many of its entries were found before that
-// look.
+// staying is whether a message waits for its first delivery, and how many of its entries were found before that was
+// looked up.
 type staying struct {
 	waits bool
 	found int
@@ -108,9 +110,10 @@ func (s *entrySearch) run(ctx context.Context) error {
 	if _, err := r.counts(ctx); err != nil {
 		return err
 	}
-	// 1. What is in the stream is cancelled there. Of what a worker holds no retry comes any more.
-	// 2. What waits in the schedule is taken out of it; for one group its retries alone.
-	// 3. What became ready before 2 looked, and behind the end that 1 looked up to, is found by looking there again.
+	// 1. Cancel entries in the streams. Then messages held by workers make no more retries.
+	// 2. Take waiting messages out of the schedules; for one group only its retries.
+	// 3. Walk the rest of the streams, for messages that became ready before step 2 reached them, behind the end of
+	// step 1.
 	if err := s.streams(ctx, r); err != nil {
 		return err
 	}
@@ -138,11 +141,11 @@ func (s *entrySearch) run(ctx context.Context) error {
 	return errors.Join(waiting, s.late)
 }
 
-// lasting says whether what was done holds, so that the call goes on.
+// lasting reports whether the changes so far hold, so that the call continues.
 func lasting(err error) bool { return err == nil || errors.Is(err, lua.ErrNotDurable) }
 
-// streams looks through the streams of all partitions at once, from where it looked before, by counts that the registry was asked
-// for after that.
+// streams walks the streams of all partitions at once, each from where the last walk ended. It uses partition counts
+// that were read from the registry after it began.
 func (s *entrySearch) streams(ctx context.Context, r *route) error {
 	k, err := r.countsAfter(ctx, time.Now())
 	if err != nil {
@@ -162,7 +165,7 @@ func (s *entrySearch) streams(ctx context.Context, r *route) error {
 	return failed
 }
 
-// lookForStaying looks which messages wait for their first delivery in any partition.
+// lookForStaying looks up which messages wait for their first delivery in any partition.
 func (s *entrySearch) lookForStaying(ctx context.Context, r *route) error {
 	k, err := r.counts(ctx)
 	if err != nil {
@@ -219,7 +222,7 @@ func (s *entrySearch) stream(ctx context.Context, partition int) error {
 			w, s.ends[partition] = next, next.Last
 			return nil
 		})
-		if err == nil && !clean { // an earlier try may have deleted what this one does not find
+		if err == nil && !clean { // an earlier try may have deleted entries that this one does not find
 			err = fmt.Errorf("%w: a reply was lost, and with it perhaps the names of some", ErrUncertain)
 		}
 		if err != nil {
@@ -231,7 +234,7 @@ func (s *entrySearch) stream(ctx context.Context, partition int) error {
 	}
 }
 
-// verdicts sums up what was done to each message.
+// verdicts sums up the outcome of each message.
 func (s *entrySearch) verdicts() []Cancellation {
 	all := make([]Cancellation, len(s.ids))
 	for i, id := range s.ids {
@@ -252,7 +255,7 @@ func (s *entrySearch) verdicts() []Cancellation {
 			}
 		}
 		unread := slices.ContainsFunc(s.found[id], func(f lua.FoundEntry) bool { return f.Verdict == lua.EntryUnread })
-		// What waited, and became ready meanwhile, was found after the look.
+		// A message that waited, and became ready since, was found after the lookup.
 		waits := len(s.stays) > i && s.stays[i].waits && s.stays[i].found == len(s.found[id])
 		if unread || waits {
 			c.Verdict = Unread
@@ -261,12 +264,12 @@ func (s *entrySearch) verdicts() []Cancellation {
 	return all
 }
 
-// entryAfter returns the entry ID that follows one; "" for none.
+// entryAfter returns the next entry ID; "" for none.
 func entryAfter(id string) string {
 	ms, seq, _ := strings.Cut(id, "-")
 	n, err := strconv.ParseUint(seq, 10, 64)
 	if err != nil || n == math.MaxUint64 {
-		return id // looked at once more
+		return id // then this one is examined again
 	}
 	return ms + "-" + strconv.FormatUint(n+1, 10)
 }

@@ -29,14 +29,14 @@ func partitioned(t *testing.T, c rueidis.Client, prefix, queue string) (parts []
 	return parts
 }
 
-// A message is cancelled wherever it is, in any partition, and the verdict says what that means.
+// A message is cancelled in any state, in any partition, and the verdict tells its state.
 func TestCancelRunningFindsAMessageWhereverItIs(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		t.Parallel()
 		c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 		p, parts := newProducer(t, c, prefix), partitioned(t, c, prefix, queue)
-		for i, id := range []string{"held", "ready", "half"} { // in a partition that its ID does not say, as one with a key
+		for i, id := range []string{"held", "ready", "half"} { // in partitions other than that of the ID, as with a key
 			queuetest.Do(t, c, "XADD", parts[i+1].Stream, "*", "id", id, "payload", "p", "attempt", "1", "due_ms", "1")
 		}
 		for _, group := range []string{"g", "h"} {
@@ -84,7 +84,8 @@ func summed(all []Cancellation) string {
 	return fmt.Sprint(rows)
 }
 
-// For one group what another one needs stays, and so does what waits for its first delivery, and the answer says so.
+// For one group, an entry that another group needs stays, and so does a message that waits for its first delivery; the
+// verdict tells it.
 func TestCancelRunningForOneGroup(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -103,7 +104,7 @@ func TestCancelRunningForOneGroup(t *testing.T) {
 	if got := summed(done); err != nil || got != "[{m cancelling [{g c}] 0}]" {
 		t.Error(got, err)
 	}
-	// A retry of the group is taken, and the message of the same ID that waits for all groups stays.
+	// A retry of the group is removed; the message of the same ID that waits for all groups stays.
 	waits(t, c, parts[2], lua.Member{Kind: lua.MemberRetry, ID: "later", Group: "g", Of: "1-1"}, time.Now().Add(time.Hour).UnixMilli())
 	done, err = p.CancelRunning(t.Context(), queue, "g", "later")
 	if got := summed(done); err != nil || got != "[{later unread [] 1}]" {
@@ -117,7 +118,7 @@ func TestCancelRunningForOneGroup(t *testing.T) {
 	}
 }
 
-// The look goes through more entries than one call looks at, and a lost reply is told.
+// The search covers more entries than one call examines, and reports a lost reply.
 func TestCancelRunningInALongStream(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

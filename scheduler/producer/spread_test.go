@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A burst for one instant is scattered evenly; each message has its moment by its ID, also when it is scheduled once more, and
-// however it names the time.
+// A burst for one instant is spread evenly. The ID of a message decides its moment, also if it is scheduled again, by
+// delay or by time.
 func TestSpreadScattersABurst(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -18,11 +18,11 @@ type cron struct {
 	anyDay, anyWeekday                              bool // the field begins with *
 }
 
-// cronField is what may stand in one field of an expression.
+// cronField is the range of values of one field of an expression.
 type cronField struct {
 	name        string
 	least, most int
-	names       []string // of least, and those that follow
+	names       []string // of the values from least on
 }
 
 var (
@@ -40,8 +40,8 @@ var (
 	}
 )
 
-// parseCron reads five fields (minute, hour, day of the month, month, day of the week), six with seconds in front, or @daily and
-// the like. Days match as in any cron: when both fields name some, a day that either names.
+// parseCron parses five fields (minute, hour, day of the month, month, day of the week), six with seconds in front, or
+// @daily and the like. Days match as in any cron: if both fields are restricted, a day matches that either names.
 func parseCron(text string) (cron, error) {
 	if len(text) > maxCronBytes {
 		return cron{}, lua.Invalid("cron", text, "must be at most %d bytes", maxCronBytes)
@@ -83,7 +83,7 @@ func parseCron(text string) (cron, error) {
 
 func anyOf(word string) bool { return word[0] == '*' || word[0] == '?' }
 
-// parse reads one field: a list of *, a value, or a range, each with a step.
+// parse parses one field: a list of *, values or ranges, each with an optional step.
 func (f cronField) parse(word string) (set uint64, err error) {
 	for part := range strings.SplitSeq(word, ",") {
 		span, stepText, stepped := strings.Cut(part, "/")
@@ -135,13 +135,13 @@ func (f cronField) value(text string) (int, error) {
 	return n, nil
 }
 
-// allHours reports whether the expression is for every hour of the day.
+// allHours reports whether the expression matches every hour of the day.
 func (c cron) allHours() bool { return c.hours == 1<<24-1 }
 
-// searchYears is how far apart two occurrences may be: 29 February skips a century that is no leap year.
+// searchYears bounds the search for an occurrence: 29 February skips a century that is no leap year.
 const searchYears = 9
 
-// next returns the first time after wall that matches, where both are readings of a clock, given as UTC.
+// next returns the first match after wall. Both are clock readings, represented as UTC.
 func (c cron) next(wall time.Time) (time.Time, bool) {
 	t := wall.Truncate(time.Second).Add(time.Second)
 	for last := t.Year() + searchYears; t.Year() <= last; {

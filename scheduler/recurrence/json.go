@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// wire is a Spec as JSON. Integers with _ms are milliseconds; points in time Unix milliseconds.
+// wire is the JSON form of a Spec. Integers with _ms are milliseconds; points in time are Unix milliseconds.
 type wire struct {
 	Name          string            `json:"name,omitempty"`
 	Queue         string            `json:"queue,omitempty"`
@@ -24,8 +24,8 @@ type wire struct {
 	Zone          string            `json:"zone,omitempty"`
 	EveryMS       int64             `json:"every_ms,omitempty"`
 	PhaseMS       int64             `json:"phase_ms,omitempty"`
-	Payload       json.RawMessage   `json:"payload,omitempty"`        // a string stands for its bytes, any other for its text
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // where it is not UTF-8
+	Payload       json.RawMessage   `json:"payload,omitempty"`        // a string stands for its bytes, other JSON as is
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"` // if it is not UTF-8
 	Headers       map[string]string `json:"headers,omitempty"`
 	StartMS       int64             `json:"start_ms,omitempty"`
 	EndMS         int64             `json:"end_ms,omitempty"`
@@ -37,7 +37,7 @@ type wire struct {
 	Owner         string            `json:"owner,omitempty"`
 }
 
-// MarshalJSON writes the form that Redis holds.
+// MarshalJSON returns the form stored in Redis.
 func (s Spec) MarshalJSON() ([]byte, error) {
 	s = s.WithDefaults()
 	w := wire{
@@ -59,7 +59,7 @@ func (s Spec) MarshalJSON() ([]byte, error) {
 	return encode(w)
 }
 
-// encode is json.Marshal that leaves < and > as they are.
+// encode is json.Marshal without escaping < and >.
 func encode(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -75,8 +75,8 @@ func unixMS(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. What it does not know is refused: a field of a newer release would otherwise be
-// left out in silence.
+// UnmarshalJSON parses the form of MarshalJSON. It refuses unknown fields, because a field of a newer release would
+// otherwise be dropped silently.
 func (s *Spec) UnmarshalJSON(text []byte) error {
 	var w wire
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -121,8 +121,8 @@ func (s *Spec) UnmarshalJSON(text []byte) error {
 	return errors.Join(errs...)
 }
 
-// refuseReplaced names the fields whose bytes JSON would change in silence: what is not UTF-8 in a string, or half of a pair
-// of UTF-16. A payload that is no string is taken as its text, byte for byte.
+// refuseReplaced returns an error for each field whose bytes the JSON decoder would change silently: invalid UTF-8 in a
+// string, or half of a UTF-16 surrogate pair. A payload that is not a string is taken as its text, byte for byte.
 func refuseReplaced(text []byte) (errs []error) {
 	var raw map[string]json.RawMessage
 	if json.Unmarshal(text, &raw) != nil {
@@ -152,7 +152,7 @@ func refuseReplaced(text []byte) (errs []error) {
 
 var replacement = regexp.MustCompile(`\x{FFFD}|\\\\|(?i:\\ufffd)`)
 
-// replacements counts the characters U+FFFD that a JSON text has itself.
+// replacements counts the characters U+FFFD that a JSON text itself contains.
 func replacements(value []byte) (n int) {
 	for _, found := range replacement.FindAll(value, -1) {
 		if string(found) != `\\` {

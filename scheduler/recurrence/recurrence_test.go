@@ -30,7 +30,7 @@ func at(t *testing.T, text string) time.Time {
 	return when
 }
 
-// What happens where clocks are set, case by case: the table of the documents.
+// Changes of the clocks, case by case, as in the table of the documents.
 func TestWhereClocksAreSet(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ zone, cron, after, want string }{
@@ -94,7 +94,7 @@ func TestJitterIsOfTheOccurrence(t *testing.T) {
 	}
 }
 
-// An error names the field, its value and its limit, all of them at once.
+// An error names the field, its value and its limit, for all faults at once.
 func TestWrongSpecsAreNamed(t *testing.T) {
 	t.Parallel()
 	good := Spec{Name: "n", Queue: "q", Cron: "0 9 * * *"}
@@ -264,7 +264,7 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// Bytes that JSON would replace in silence are refused, and the field is named; base64 takes any.
+// Bytes that JSON would replace silently are refused, and the error names the field; base64 takes any bytes.
 func TestBytesThatJSONWouldChangeAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, field := range map[string]string{

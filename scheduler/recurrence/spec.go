@@ -12,39 +12,39 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Missed says what becomes of occurrences that nobody planned in time, because no bridge lived.
+// Missed is the policy for occurrences that nobody planned in time, because no bridge was alive.
 type Missed string
 
-// What may become of them.
+// Values of Missed.
 const (
 	MissedOnce Missed = "once" // the last one is made up for: the default
-	MissedSkip Missed = "skip" // none is
-	MissedAll  Missed = "all"  // all are, the last MissedLimit at most
+	MissedSkip Missed = "skip" // none is made up for
+	MissedAll  Missed = "all"  // the last MissedLimit are made up for
 )
 
-// Overlap says what happens when the one before is not done.
+// Overlap is the policy for an occurrence whose predecessor is not done.
 type Overlap string
 
-// What may happen then.
+// Values of Overlap.
 const (
-	OverlapAllow Overlap = "allow" // nothing: the default
-	OverlapSkip  Overlap = "skip"  // the occurrence is left out
+	OverlapAllow Overlap = "allow" // it is planned all the same: the default
+	OverlapSkip  Overlap = "skip"  // it is left out
 )
 
 // Limits of a Spec.
 const (
-	MaxNameBytes    = 200 // an ID is the name with 18 bytes at most behind it
+	MaxNameBytes    = 200 // an ID is the name and at most 18 bytes more
 	MaxOwnerBytes   = 128
 	MaxPayloadBytes = 1 << 20
 	MinEvery        = time.Second
 	MaxJitter       = 24 * time.Hour
 	MaxCount        = 1_000_000_000
 	MissedLimit     = 100
-	// MissedAfter is from which lateness on an occurrence counts as missed. Before that it is planned, and late.
+	// MissedAfter is the lateness from which an occurrence counts as missed. Before that it is planned late.
 	MissedAfter = 10 * time.Second
 )
 
-// Spec is a recurrence: what is scheduled, and when, again and again.
+// Spec is a recurrence: the message to schedule, and the times.
 type Spec struct {
 	Name, Queue string
 	Payload     []byte
@@ -64,7 +64,7 @@ type Spec struct {
 	Owner      string // label of who keeps it: Apply changes and removes only its own
 }
 
-// WithDefaults returns the spec with what it leaves out.
+// WithDefaults returns the spec with defaults for the fields that it leaves out.
 func (s Spec) WithDefaults() Spec {
 	if s.Missed == "" {
 		s.Missed = MissedOnce
@@ -91,14 +91,14 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Schedule is a Spec that was checked, and says when it is due.
+// Schedule is a checked Spec that can compute its occurrences.
 type Schedule struct {
 	Spec
 	cron cron
 	zone *time.Location
 }
 
-// Compile checks a spec, and names every field that is wrong. It is ErrInvalid.
+// Compile checks a spec, and returns an ErrInvalid that names every invalid field.
 func (s Spec) Compile() (*Schedule, error) {
 	s = s.WithDefaults()
 	c := &Schedule{Spec: s, zone: time.UTC}
@@ -188,10 +188,10 @@ func (s Spec) Equal(o Spec) bool {
 		s.Paused == o.Paused && s.Owner == o.Owner
 }
 
-// Location is the zone that occurrences are shown in.
+// Location returns the zone in which occurrences are shown.
 func (s *Schedule) Location() *time.Location { return s.zone }
 
-// Next returns the first occurrence after a point in time; false: there is none any more. Count does not count here.
+// Next returns the first occurrence after a point in time; false: there are no more. It ignores Count.
 func (s *Schedule) Next(after time.Time) (time.Time, bool) {
 	if !s.Start.IsZero() && after.Before(s.Start) {
 		after = s.Start.Add(-time.Millisecond)
@@ -220,7 +220,7 @@ func (s *Schedule) next(after time.Time) (time.Time, bool) {
 	return at.In(s.zone), ok
 }
 
-// LastUntil returns the last occurrence in (after, until]; false: there is none. It costs some forty Next.
+// LastUntil returns the last occurrence in (after, until]; false: there is none. It costs some forty calls of Next.
 func (s *Schedule) LastUntil(after, until time.Time) (time.Time, bool) {
 	within := func(ms int64) bool {
 		next, ok := s.Next(time.UnixMilli(ms))
@@ -230,7 +230,7 @@ func (s *Schedule) LastUntil(after, until time.Time) (time.Time, bool) {
 	if from >= to || !within(from) {
 		return time.Time{}, false
 	}
-	for to-from > 1 { // one is within behind from, none behind to
+	for to-from > 1 { // invariant: an occurrence follows from, none follows to
 		if middle := from + (to-from)/2; within(middle) {
 			from = middle
 		} else {
@@ -240,10 +240,11 @@ func (s *Schedule) LastUntil(after, until time.Time) (time.Time, bool) {
 	return time.UnixMilli(to).In(s.zone), true
 }
 
-// ID is the message ID of an occurrence.
+// ID returns the message ID of an occurrence.
 func (s Spec) ID(at time.Time) string { return s.Name + "@" + strconv.FormatInt(at.UnixMilli(), 10) }
 
-// Due is when the message of an occurrence is due: at the occurrence, and so much later as its ID says, with Jitter.
+// Due returns the due time of an occurrence's message: the occurrence, plus with Jitter a delay that is a hash of its
+// ID.
 func (s Spec) Due(at time.Time) time.Time {
 	if s.Jitter <= 0 {
 		return at

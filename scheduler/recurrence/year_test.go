@@ -10,7 +10,7 @@ import (
 	_ "time/tzdata"
 )
 
-// expressions is what the oracle is asked about: fixed times, every hour, ranges, steps, days of both kinds, names, seconds.
+// expressions are the oracle's questions: fixed times, every hour, ranges, steps, days of both kinds, names, seconds.
 var expressions = []string{
 	"0 0 * * *", "30 0 * * *", "30 1 * * *", "45 1 * * *", "0 2 * * *", "15 2 * * *", "30 2 * * *", "59 2 * * *", "0 3 * * *",
 	"30 12 * * *", "59 23 * * *", "*/30 * * * *", "*/7 * * * *", "0 * * * *", "5,35 * * * *", "*/10 2 * * *", "*/20 1-3 * * *",
@@ -19,7 +19,7 @@ var expressions = []string{
 	"0-59/15 0-23 * * *", "* 2 * * *", "@daily", "@hourly", "@weekly", "@monthly", "0,15,30,45 0,1,2,3 * 2-4,9-12 *",
 }
 
-// places are zones, each with a year in which something happens to its clocks.
+// places are zones, each with a year in which its clocks change.
 var places = []struct {
 	zone string
 	year int
@@ -28,7 +28,7 @@ var places = []struct {
 	{"Africa/Cairo", 2024}, {"Asia/Kathmandu", 2026}, {"Pacific/Apia", 2011}, {"UTC", 2024},
 }
 
-// The written policy, told a second time: by walking through the time that passes and looking at the clock.
+// oracle is a second implementation of the policy: it steps through elapsed time and reads the clock.
 type oracle struct {
 	fields   [6]map[int]bool
 	anyDay   bool
@@ -88,13 +88,13 @@ func (o oracle) matches(wall int64) bool {
 	return o.fields[4][int(t.Month())] && (day && weekday || !o.anyDay && (day || weekday))
 }
 
-// walk calls found for each occurrence in [from, to), by steps of so many seconds.
+// walk calls found for each occurrence in [from, to), in steps of step seconds.
 func (o oracle) walk(zone *time.Location, from, to, step int64, found func(at int64)) {
 	wallAt := func(t int64) int64 {
 		_, offset := time.Unix(t, 0).In(zone).Zone()
 		return t + int64(offset)
 	}
-	const before = 26 * 3600 // what was shown up to here
+	const before = 26 * 3600 // of readings before from, to see repeated ones
 	last := wallAt(from - before - step)
 	most := last
 	for t := from - before; t < to; t += step {
@@ -114,7 +114,7 @@ func (o oracle) walk(zone *time.Location, from, to, step int64, found func(at in
 	}
 }
 
-// windows are the parts of a year in which clocks change, and its ends; the whole year when asked for.
+// windows returns the parts of a year in which clocks change, and its ends; on request the whole year.
 func windows(zone *time.Location, year int) (parts [][2]int64) {
 	from, to := time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC).Unix(), time.Date(year+1, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -131,8 +131,8 @@ func windows(zone *time.Location, year int) (parts [][2]int64) {
 	return parts
 }
 
-// For each second of a year with DUESTREAM_TEST_FULL=1, which takes minutes; else for each minute around what happens to
-// clocks, with every other expression.
+// With DUESTREAM_TEST_FULL=1, for each second of a year, which takes minutes. Otherwise for each minute around changes
+// of the clocks, with every other expression.
 func TestAYearInEightZones(t *testing.T) {
 	t.Parallel()
 	full := os.Getenv("DUESTREAM_TEST_FULL") != ""

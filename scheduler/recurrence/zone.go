@@ -2,13 +2,13 @@ package recurrence
 
 import "time"
 
-// clock is what a clock in the zone of t shows, given as UTC, so that nothing is left out of it or comes twice.
+// clock returns the reading of a clock in the zone of t, represented as UTC: a scale without gaps and repetitions.
 func clock(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
 }
 
-// nextPassing returns the first instant after a point in time at which clocks show a time of the expression. It goes from one
-// change of the clocks to the next; between two of them a clock is as good as UTC.
+// nextPassing returns the first instant after a point in time at which the clocks of the zone match the expression. It
+// goes from one change of the offset to the next; between two of them local time is as regular as UTC.
 func (c cron) nextPassing(after time.Time, zone *time.Location) (time.Time, bool) {
 	local := after.In(zone)
 	wall, limit := clock(local), after.AddDate(searchYears, 0, 0)
@@ -28,7 +28,7 @@ func (c cron) nextPassing(after time.Time, zone *time.Location) (time.Time, bool
 	return time.Time{}, false
 }
 
-// nextByClock returns the first instant after a point in time to which the policy moves a time of the expression.
+// nextByClock returns the first instant after a point in time that the policy assigns to a match of the expression.
 func (c cron) nextByClock(after time.Time, zone *time.Location) (time.Time, bool) {
 	wall := clock(after.In(zone))
 	for limit := wall.AddDate(searchYears, 0, 0); ; {
@@ -47,8 +47,8 @@ func (c cron) nextByClock(after time.Time, zone *time.Location) (time.Time, bool
 	}
 }
 
-// resolve returns the instant that the policy has for a time that a clock may or may not show. In a gap behind is the time from
-// which to go on; at is zero for a date that does not exist.
+// resolve returns the instant that the policy assigns to a clock reading, which may not exist. In a gap, behind is the
+// reading from which the search continues. at is zero for a date that does not exist.
 func resolve(wall time.Time, zone *time.Location) (at, behind time.Time) {
 	t := time.Date(wall.Year(), wall.Month(), wall.Day(), wall.Hour(), wall.Minute(), wall.Second(), 0, zone)
 	start, end := t.ZoneBounds()

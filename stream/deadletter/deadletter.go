@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// ErrNotFound: Redis does not hold what was asked for.
+// ErrNotFound: Redis does not hold the letter or message.
 var ErrNotFound = errors.New("not found")
 
 // Letter is one dead letter.
@@ -50,7 +50,7 @@ func letterOf(partition int, found rueidis.XRangeSlice) Letter {
 	}
 }
 
-// Filter selects dead letters. What is zero does not restrict.
+// Filter selects dead letters. Zero fields do not restrict.
 type Filter struct {
 	Group     string        // exactly this one
 	Reason    string        // exactly this one: a lua.Reason constant
@@ -82,16 +82,16 @@ func (f Filter) all() bool {
 	return f == Filter{}
 }
 
-// matches compares the fields of a letter. Its age was decided before, by the range that is walked.
+// matches compares the fields of a letter. Its age is given by the range that is walked.
 func (f Filter) matches(l Letter) bool {
 	return (f.Group == "" || l.Group == f.Group) && (f.Reason == "" || l.Reason == f.Reason) &&
 		strings.Contains(l.Error, f.ErrorText) && (f.ID == "" || matchPattern(f.ID, l.ID))
 }
 
-// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes; one that is
-// not UTF-8 counts as a character. O(pattern × text): only the last * is tried again.
+// matchPattern reports whether a text matches a pattern of * (any text) and ? (one character). Both may be any bytes;
+// an invalid UTF-8 byte counts as a character. O(pattern × text): it backtracks to the last * only.
 func matchPattern(pattern, text string) bool {
-	star, rest := -1, 0 // where the pattern goes on behind the last *, and the text where that is tried
+	star, rest := -1, 0 // position in the pattern after the last *, and in the text where that is tried
 	p, t := 0, 0
 	for t < len(text) {
 		_, size := utf8.DecodeRuneInString(text[t:])
@@ -116,12 +116,12 @@ func matchPattern(pattern, text string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix. Everything is done in bounded steps. It is
-// safe for concurrent use, also by several processes: a letter is redriven or purged by one of them.
+// DeadLetters reads, redrives and purges the dead letters of the queues of a prefix, in bounded steps. It is safe for
+// concurrent use, also by several processes: only one of them redrives or purges a letter.
 type DeadLetters struct {
 	client   rueidis.Client
 	prefix   string
-	observer observe.Observer // nil = nobody is told
+	observer observe.Observer // nil = no observer
 }
 
 // New returns the dead letters of a prefix ("" = lua.DefaultPrefix).
@@ -129,7 +129,7 @@ func New(c rueidis.Client, prefix string) *DeadLetters {
 	return &DeadLetters{client: c, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
 
-// Observed returns dead letters whose redrives and purges an observer is told of.
+// Observed returns a DeadLetters that reports redrives and purges to an observer.
 func (d *DeadLetters) Observed(o observe.Observer) *DeadLetters {
 	return &DeadLetters{client: observe.Wrap(d.client, o), prefix: d.prefix, observer: o}
 }
@@ -140,7 +140,7 @@ func (d *DeadLetters) told(queue string, e observe.Event, n int) {
 	}
 }
 
-// check refuses names before Redis is touched.
+// check refuses illegal names before Redis is touched.
 func (d *DeadLetters) check(queue string) error {
 	return errors.Join(lua.CheckPrefix(d.prefix), lua.CheckQueue(queue))
 }
@@ -150,7 +150,8 @@ func (d *DeadLetters) keys(queue string, partition int) lua.Keys {
 	return lua.NewKeys(d.prefix, lua.PartitionName(queue, partition)).As(lua.Actor(lua.ActorOperator))
 }
 
-// Count returns how many letters pass the filter. With a filter all are read, without one it is one round trip per partition.
+// Count returns how many letters pass the filter. With a filter it reads all letters; without one it takes one round
+// trip per partition.
 func (d *DeadLetters) Count(ctx context.Context, queue string, f Filter) (n int, err error) {
 	if f.all() {
 		return d.length(ctx, queue)
@@ -182,9 +183,10 @@ func (d *DeadLetters) length(ctx context.Context, queue string) (sum int, err er
 	return sum, nil
 }
 
-// List yields the letters that pass the filter, oldest first unless it says otherwise, and at most one error, at the end. Letters
-// that are added after it began are not seen. It reads pages of about 256 KiB and may be stopped at any time. Those of several
-// partitions come in one order; a page of each is held at a time, smaller ones when they are many.
+// List yields the letters that pass the filter, oldest first unless the filter says otherwise, and at most one error,
+// at the end. It does not see letters added after it began. It reads pages of about 256 KiB, and may be stopped at any
+// time. It merges the letters of several partitions in one order, and holds a page of each, smaller ones if they are
+// many.
 func (d *DeadLetters) List(ctx context.Context, queue string, f Filter) iter.Seq2[Letter, error] {
 	return view.Sequence(func(give func(Letter) error) error {
 		if err := d.list(ctx, queue, f, give); err != nil {
@@ -217,7 +219,7 @@ func (d *DeadLetters) list(ctx context.Context, queue string, f Filter, give fun
 	return nil
 }
 
-// bounds returns the range of IDs to walk: up to the last letter there is now, within the filter's ages. to is empty when
+// bounds returns the range of IDs to walk: up to the present last letter, within the filter's ages. to is empty if
 // there is no letter.
 func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, to string, err error) {
 	last, err := view.ReadPage(ctx, d.client, key, "-", "+", 1, true)
@@ -243,7 +245,8 @@ func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, t
 	return from, to, nil
 }
 
-// Show returns one letter by its name, as List yields it. ErrNotFound: it was redriven or purged, or never was. One round trip.
+// Show returns one letter by its name, as List yields it. ErrNotFound: it was redriven or purged, or never existed. One
+// round trip.
 func (d *DeadLetters) Show(ctx context.Context, queue, letter string) (Letter, error) {
 	partition, entry, err := SplitLetter(letter)
 	if err = errors.Join(d.check(queue), err); err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// FuzzLetterFilter: any pattern, also one that is not UTF-8, selects IDs as the plain recursion does, and panics on none.
+// FuzzLetterFilter: any pattern, also one that is not UTF-8, selects the same IDs as a plain recursion, and none
+// panics.
 func FuzzLetterFilter(f *testing.F) {
 	for _, s := range [][2]string{
 		{"order-*", "order-1"}, {"*-1", "order-1"}, {"?", "ü"}, {"a?c*", "abc"}, {"*", ""}, {"", "x"}, {"**?", "a"}, {"[a]", "a"},
@@ -29,8 +30,8 @@ func FuzzLetterFilter(f *testing.F) {
 	})
 }
 
-// A pattern that is not UTF-8 made the filter panic, because it was compiled to a regular expression: `dead list --id` with a
-// stray byte ended in a stack trace.
+// A pattern that is not UTF-8 used to make the filter panic, because it was compiled to a regular expression: `dead
+// list --id` with a stray byte ended in a stack trace.
 func TestLetterFilterTakesAnyPattern(t *testing.T) {
 	t.Parallel()
 	matches := Filter{ID: "\xff*"}.matches
@@ -40,7 +41,7 @@ func TestLetterFilterTakesAnyPattern(t *testing.T) {
 		false)
 }
 
-// mapBytes turns what is not UTF-8 into characters of their own, so that the reference can work on runes.
+// mapBytes replaces invalid UTF-8 by characters of their own, so that the reference can work on runes.
 func mapBytes(s string) string {
 	var out strings.Builder
 	for len(s) > 0 {

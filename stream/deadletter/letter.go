@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// LetterName returns the public name of a dead letter: its ID in the stream, and in front of it its partition, unless that is 0.
+// LetterName returns the public name of a dead letter: its ID in the stream, prefixed with its partition unless that is
+// 0.
 func LetterName(partition int, entry string) string {
 	if partition == 0 {
 		return entry
@@ -32,7 +33,7 @@ func SplitLetter(name string) (partition int, entry string, err error) {
 	return partition, entry, err
 }
 
-// splitLetters returns the entries of letters by partition.
+// splitLetters returns the entry IDs of letters by partition.
 func splitLetters(names []string) (byPartition map[int][]string, err error) {
 	byPartition = map[int][]string{}
 	for _, name := range names {

@@ -11,14 +11,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Stored is a dead letter as its stream has it.
+// Stored is a dead letter in the form of its stream entry.
 type Stored struct {
 	Partition int
 	Entry     rueidis.XRangeSlice
 }
 
-// Stored yields the letters of the filter's age as their streams have them, in the order of their age, and at most one error, at
-// the end. Letters that are added after it began are not seen. The caller checks what else the filter says.
+// Stored yields the letters within the filter's ages as stream entries, sorted by age, and at most one error, at the
+// end. It does not see letters added after it began. It ignores the filter's other fields, which the caller checks.
 func (d *DeadLetters) Stored(ctx context.Context, queue string, f Filter) iter.Seq2[Stored, error] {
 	return view.Sequence(func(give func(Stored) error) error {
 		walks, err := d.walks(ctx, queue, f)
@@ -31,7 +31,7 @@ func (d *DeadLetters) Stored(ctx context.Context, queue string, f Filter) iter.S
 
 type letterWalk iter.Seq2[rueidis.XRangeSlice, error]
 
-// walks returns, by partition, a walk through the dead letters of the filter's age; nil where there are none.
+// walks returns, by partition, a walk over the dead letters within the filter's ages; nil if there are none.
 func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]letterWalk, error) {
 	counts, err := view.ReadCounts(ctx, d.client, d.prefix, queue)
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *DeadLetters) walks(ctx context.Context, queue string, f Filter) ([]lett
 	})
 }
 
-// mergeLetters gives the letters of all walks in the order of their age.
+// mergeLetters yields the letters of all walks, sorted by age.
 func mergeLetters(walks []letterWalk, newest bool, give func(Stored) error) error {
 	type head struct {
 		Stored

@@ -57,7 +57,7 @@ func TestDeadLettersOfAllPartitionsAreOne(t *testing.T) {
 		redistest.Want(t, "redriven by name", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 2, Gone: 1}, nil))
 		got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{ID: "m-1?"}, RedriveOptions{})
 		redistest.Want(t, "redriven by filter", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 10}, nil))
-		for i, n := range []int64{1 + 6, 1, 1 + 3} { // m-10 … m-19, each where it died
+		for i, n := range []int64{1 + 6, 1, 1 + 3} { // m-10 … m-19, each in the partition in which it died
 			redistest.Want(t, fmt.Sprint("scheduled in ", i), r.Number("ZCARD", r.Part(i).Keys.Due), n)
 		}
 		n, err = r.deadLetters().Purge(t.Context(), r.Queue, []string{"1/1003-7", "1004-7", "1/1003-7", "2/1004-7"})

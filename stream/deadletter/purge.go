@@ -21,7 +21,7 @@ const (
 	purgeTrim    = 10_000
 )
 
-// Purge deletes letters by their names and says how many were there. One round trip per partition and 500.
+// Purge deletes letters by name, and returns how many existed. One round trip per partition and 500 letters.
 func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string) (purged int, err error) {
 	byPartition, err := splitLetters(letters)
 	if err = errors.Join(d.check(queue), err); err != nil {
@@ -40,8 +40,8 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 	return purged, nil
 }
 
-// deleted runs a command that answers with how many it deleted. It runs none when ctx has ended; one that is under way when ctx
-// ends is waited for.
+// deleted runs a command that replies with the number of deletions. It runs none if ctx has ended. If ctx ends during
+// the command, it waits for the reply.
 func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -51,9 +51,9 @@ func (d *DeadLetters) deleted(ctx context.Context, command rueidis.Completed) (i
 	return int(n), err
 }
 
-// PurgeProgress deletes all letters that pass the filter, and says how many; progress is told after each call to the server how
-// many are gone. Letters that are added while it runs are not touched. A filter by no more than OlderThan reads nothing; any
-// other reads all letters. When ctx ends, the call under way is finished first, so that the count is right.
+// PurgeProgress deletes all letters that pass the filter, and returns their number. After each call to the server it
+// passes the number so far to progress. Letters added meanwhile stay. A filter by OlderThan alone reads nothing; any
+// other reads all letters. If ctx ends, the current call is finished first, so that the count is right.
 func (d *DeadLetters) PurgeProgress(ctx context.Context, queue string, f Filter, progress func(purged int)) (int, error) {
 	age := Filter{OlderThan: f.OlderThan, Newest: f.Newest}
 	if f == age && f.validate() == nil {
@@ -121,7 +121,7 @@ func (d *DeadLetters) purgeHead(ctx context.Context, key string, f Filter, progr
 	}
 }
 
-// nextEntryID returns the lowest ID above id; above every entry of the millisecond when id is only that.
+// nextEntryID returns the lowest ID above id; if id is only a millisecond, above all entries of that millisecond.
 func nextEntryID(id string) (string, error) {
 	at, err := view.ParseEntryID(id)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	redriveBytes   = 1 << 20
 )
 
-// RedriveOptions say how letters are scheduled again. The zero value: as they were, at once, as fast as possible.
+// RedriveOptions control how letters are scheduled again. The zero value: unchanged, at once, as fast as possible.
 type RedriveOptions struct {
 	Payload *[]byte            // replaces the payload of each; needed for a letter without one
 	Headers *map[string]string // replaces the headers of each
@@ -59,7 +59,7 @@ func (o RedriveOptions) validate() error {
 	return errors.Join(errs...)
 }
 
-// delay is how long after it is redriven a letter is due.
+// delay returns the delay from a letter's redrive to its due time.
 func (o RedriveOptions) delay() time.Duration {
 	if o.Spread <= 0 {
 		return o.Delay
@@ -67,7 +67,7 @@ func (o RedriveOptions) delay() time.Duration {
 	return o.Delay + rand.N(o.Spread)
 }
 
-// RedriveResult counts what became of letters.
+// RedriveResult counts the outcomes of a redrive.
 type RedriveResult struct {
 	Scheduled int `json:"scheduled"`
 	Gone      int `json:"gone"` // redriven or purged by someone else, or never there
@@ -79,12 +79,12 @@ type RedriveResult struct {
 	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
 }
 
-// Left is how many letters are left as they are.
+// Left returns how many letters are left unchanged.
 func (r RedriveResult) Left() int { return r.NoPayload + r.Unreadable + r.GroupGone }
 
 func (r RedriveResult) done() int { return r.Scheduled + r.Gone + r.Left() }
 
-// count adds what became of a letter for a group. It is false when the server refused the new headers.
+// count adds the outcome of a letter for a group. It returns false if the server refused the new headers.
 func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 	counter := map[lua.Redriven]*int{lua.RedriveScheduled: &r.Scheduled, lua.RedriveNoPayload: &r.NoPayload,
 		lua.RedriveUnreadable: &r.Unreadable, lua.RedriveGroupGone: &r.GroupGone, lua.RedriveGone: &r.Gone}[outcome]
@@ -98,11 +98,12 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 	return true
 }
 
-// Redrive schedules letters again by their names, each for the group it failed in (or To), from attempt 1 and without
-// its old expiry. A letter without a key is scheduled in its partition, one with a key in the partition where its key
-// belongs now, so that it has its turn: it is added there before it is deleted here. When it fails midway, what was
-// scheduled stays scheduled, and running it again does the rest; a letter that was added and not deleted may be
-// delivered again. One round trip per letter, and one per 100; for letters that go to another partition two more.
+// Redrive schedules letters again by name, each for the group in which it failed (or To), from attempt 1 and without
+// its old expiry. A letter without a key is scheduled in its own partition. A letter with a key goes to the present
+// partition of its key, where it takes its turn: it is added there before it is deleted here. If Redrive fails midway,
+// letters that were scheduled stay scheduled, and repeating it does the rest; a letter that was added but not deleted
+// may be delivered again. One round trip per letter, and one per 100; letters that go to another partition take two
+// more.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	_, invalid := splitLetters(letters)
 	return d.redrive(ctx, queue, func(yield func(Letter, error) bool) {
@@ -114,8 +115,8 @@ func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []strin
 	}, len(letters), o, invalid)
 }
 
-// RedriveMatching is Redrive for all letters that pass the filter. Letters that are added while it runs are not touched. When ctx
-// ends, the call under way is finished first, so that the result counts all that was done.
+// RedriveMatching is Redrive for all letters that pass the filter. Letters added meanwhile stay. If ctx ends, the
+// current call is finished first, so that the result is complete.
 func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filter, o RedriveOptions) (RedriveResult, error) {
 	total := 0
 	if o.Progress != nil {
@@ -144,25 +145,26 @@ func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Se
 	return r.result, nil
 }
 
-// redriver gathers letters into calls, each to one partition, that are bounded in letters and bytes, and keeps the rate.
+// redriver gathers letters into calls that are bounded in letters and bytes, each for one partition, and keeps the
+// rate.
 type redriver struct {
 	d       *DeadLetters
 	queue   string
 	total   int
 	options RedriveOptions
 	pace    loop.Pace
-	counts  lua.Counts // nil = not asked for yet
+	counts  lua.Counts // nil = not read yet
 	batches map[redriveRoute]*redriveBatch
-	groups  map[int][]string // of a dry run, by partition: those on the stream
+	groups  map[int][]string // in a dry run: groups on the stream, by partition
 	result  RedriveResult
 }
 
-// redriveRoute is the partition where letters are, and the one that they are scheduled in.
+// redriveRoute is the partition of a letter, and the partition in which it is scheduled.
 type redriveRoute struct{ from, to int }
 
 type redriveBatch struct {
 	letters []lua.Redrive
-	groups  []string // that get them
+	groups  []string // recipients, per letter
 	bytes   int
 }
 
@@ -236,10 +238,10 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	return r.flush(ctx, route)
 }
 
-// route says where a letter goes: one with a key where the key belongs now.
+// route returns where a letter goes: with a key, to the present partition of the key.
 func (r *redriver) route(ctx context.Context, partition int, l Letter) (redriveRoute, error) {
 	key := l.Extra[lua.FieldKey]
-	if lua.CheckKey(key) != nil { // there is none
+	if lua.CheckKey(key) != nil { // it has no key
 		return redriveRoute{partition, partition}, nil
 	}
 	if r.counts == nil {
@@ -252,7 +254,7 @@ func (r *redriver) route(ctx context.Context, partition int, l Letter) (redriveR
 	return redriveRoute{partition, r.counts.Of(key)}, nil
 }
 
-// foresee says what would become of a letter.
+// foresee returns the outcome that a redrive of the letter would have.
 func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group string, payload []byte) (lua.Redriven, error) {
 	groups, known := r.groups[partition]
 	if !known {
@@ -302,13 +304,13 @@ func (r *redriver) flush(ctx context.Context, route redriveRoute) error {
 	return err
 }
 
-// redrive schedules letters of one partition. Outcomes are nil when none of them is known.
+// redrive schedules letters of one partition. Outcomes are nil if none is known.
 func (r *redriver) redrive(ctx context.Context, route redriveRoute, letters []lua.Redrive) ([]lua.Redriven, error) {
 	if route.from == route.to {
 		return lua.RedriveDead(ctx, r.d.client, r.d.keys(r.queue, route.from), letters)
 	}
 	dead := r.d.keys(r.queue, route.from).Dead
-	outcomes := make([]lua.Redriven, len(letters)) // gone, until they are found
+	outcomes := make([]lua.Redriven, len(letters)) // gone, unless found below
 	var there []int
 	var moved []lua.Redrive
 	for i, l := range letters {
@@ -344,7 +346,7 @@ func (r *redriver) redrive(ctx context.Context, route redriveRoute, letters []lu
 	if len(done) == 0 {
 		return outcomes, nil
 	}
-	// Whoever else has redriven one of them here meanwhile has it delivered again.
+	// If another process has redriven one of them here meanwhile, that letter is delivered again.
 	if _, err = r.d.deleted(ctx, r.d.client.B().Xdel().Key(dead).Id(done...).Build()); err != nil {
 		err = fmt.Errorf("%d letters were scheduled in partition %d and are still in partition %d: %w", len(done), route.to,
 			route.from, err)

@@ -93,7 +93,7 @@ func TestRedriveByFilterTouchesOnlyWhatMatchesAndWasThereAtTheStart(t *testing.T
 	redistest.Want(t, "nothing scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
 
 	got, err = r.deadLetters().RedriveMatching(t.Context(), r.Queue, f, RedriveOptions{
-		Rate: 20, // two a call: the letter below is added while it runs
+		Rate: 20, // two per call: the letter below is added during the redrive
 		Progress: func(int, int) {
 			r.Do("XADD", r.Keys.Dead, "*", "id", "a-9", "payload", "p", "group", "mail", "error", "no such user")
 		},
@@ -128,7 +128,7 @@ func TestRedriveKeepsTheRate(t *testing.T) {
 	redistest.Want(t, "left", len(r.letters()), 2)
 }
 
-// An interrupt lets the call under way finish: what the result counts is what was done.
+// An interrupt lets the current call finish: the result counts exactly the work that was done.
 func TestRedriveThatIsInterruptedCountsWhatItDid(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -235,7 +235,7 @@ func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {
 	redistest.Want(t, "delivered", len(entries), 1)
 }
 
-// Redriven with its old expiry, an expired message went straight back to the dead letters.
+// With its old expiry, a redriven expired message used to go straight back to the dead letters.
 func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -249,7 +249,7 @@ func TestRedriveOfAnExpiredMessageIsDelivered(t *testing.T) {
 	}
 	got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{Reason: lua.ReasonExpired}, RedriveOptions{})
 	redistest.Want(t, "result", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Scheduled: 1}, nil))
-	for _, g := range []string{"one", "two"} { // no group had it: all get it
+	for _, g := range []string{"one", "two"} { // it has no group, so all groups get it
 		entries := r.Next(g)
 		if len(entries) != 1 || entries[0].ID != "a" || entries[0].For != "" {
 			t.Errorf("group %s: %+v", g, entries)
@@ -357,8 +357,8 @@ func TestRedriveRacingPurgeIsWonByOneSide(t *testing.T) {
 	redistest.Want(t, "left", len(r.letters()), 0)
 }
 
-// A letter with a key that was redriven after the queue had grown went into the partition that it had died in, beside
-// the messages of its key, which go elsewhere since.
+// A letter with a key that was redriven after a growth used to go to the partition in which it had died, while other
+// messages of its key go to another one.
 func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -406,8 +406,8 @@ func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	})
 }
 
-// A redrive that stopped between adding the message where its key belongs and deleting the letter, and was repeated,
-// has it scheduled once, and the letter is gone.
+// If a redrive stops between adding the message in the partition of its key and deleting the letter, a repeat schedules
+// nothing new, and deletes the letter.
 func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -419,7 +419,7 @@ func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {
 	r.grow(8)
 	five, d := r.Part(5), r.deadLetters()
 	for range 2 {
-		r.Do(append([]string{"XADD", r.Keys.Dead, "1000-1"}, fields...)...) // as before, as if XDEL had not come to it
+		r.Do(append([]string{"XADD", r.Keys.Dead, "1000-1"}, fields...)...) // as before, as if XDEL had not run
 		result, err := d.Redrive(t.Context(), r.Queue, []string{"1000-1"}, RedriveOptions{Delay: time.Hour})
 		if err != nil || result.Scheduled != 1 {
 			t.Errorf("redrive: %+v, %v", result, err)

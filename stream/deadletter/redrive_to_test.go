@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A letter of a group that was ended stays, and its group is named, until it is sent to another one. A dry run says the same.
+// A letter of a deleted group stays, and the result names the group, until it is sent to another one. A dry run says
+// the same.
 func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -39,7 +40,7 @@ func TestRedriveOfAGroupThatIsGone(t *testing.T) {
 	}
 }
 
-// What could not be read of a letter is not left behind without a word.
+// A letter with unreadable meta is not left behind silently.
 func TestRedriveOfUnreadableMeta(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

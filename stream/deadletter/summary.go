@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// LetterGroup counts the letters that one group gave up for one reason with one error.
+// LetterGroup counts the letters of one group with the same reason and error.
 type LetterGroup struct {
 	Group  string    `json:"group,omitempty"`
 	Reason string    `json:"reason"`
@@ -19,14 +19,14 @@ type LetterGroup struct {
 	Newest time.Time `json:"newest,omitzero"`
 }
 
-// summaryErrors is how many errors a summary tells apart. Further ones are counted together, under OtherErrors.
+// summaryErrors is the number of errors that a summary distinguishes. Further ones are counted as OtherErrors.
 const summaryErrors = 10_000
 
-// OtherErrors stands in a summary for the errors beyond those that it tells apart.
+// OtherErrors stands in a summary for all errors beyond the first summaryErrors.
 const OtherErrors = "(other errors)"
 
-// Summarize counts the letters that pass the filter by group, reason and error, the most frequent first. All letters are read, in
-// bounded steps.
+// Summarize counts the letters that pass the filter by group, reason and error, most frequent first. It reads all
+// letters, in bounded steps.
 func (d *DeadLetters) Summarize(ctx context.Context, queue string, f Filter) ([]LetterGroup, error) {
 	return summarize(d.List(ctx, queue, f), summaryErrors)
 }
@@ -68,9 +68,9 @@ func summarize(letters func(func(Letter, error) bool), most int) ([]LetterGroup,
 	return all, nil
 }
 
-// variable matches the parts of an error that differ from message to message: IDs, addresses, durations, long numbers. Short
-// numbers stand for the kind of the error (404, 503, exit status 1), and so do codes such as ORA-00942, which the first group
-// matches.
+// variable matches the parts of an error that differ between messages: IDs, addresses, durations, long numbers. Short
+// numbers stand for the kind of the error (404, 503, exit status 1), and so do codes such as ORA-00942, which the first
+// group matches.
 var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
 	`|\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b` + // UUID
 	`|\b[0-9A-HJKMNP-TV-Z]{26}\b` + // ULID
@@ -82,10 +82,10 @@ var variable = regexp.MustCompile(`(\b[A-Z]{2,6}-?[0-9]{3,5}\b)` + // a code
 	`|[0-9]+\.[0-9]{3,}` + // measured
 	`|[0-9]{5,}`) // long
 
-// numbered matches the number of something that has a name in lower case: order-42, user_7, job7.
+// numbered matches the number after a lower-case name: order-42, user_7, job7.
 var numbered = regexp.MustCompile(`([a-z][-_]?)[0-9]+\b`)
 
-// foldError returns what errors of one kind have in common: the first line, with # for each part that differs.
+// foldError returns the common part of errors of one kind: the first line, with # for each variable part.
 func foldError(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	line = variable.ReplaceAllStringFunc(strings.TrimSpace(line), func(part string) string {

@@ -39,9 +39,9 @@ type Consumer struct {
 
 const consumerEntries = 10_000 // pending entries of a group that are read in each partition, for OldestIdle
 
-// Consumers lists the consumers of a queue's groups, or of one group, by group and name; the reclaimer's own are left out.
-// lua.ErrNoGroup: the group asked for does not exist. Two round trips per partition and group, and one more per 1,000 entries
-// that are pending.
+// Consumers lists the consumers of a queue's groups, or of one group, sorted by group and name, without the reclaimer.
+// lua.ErrNoGroup: the given group does not exist. Two round trips per partition and group, and one more per 1,000
+// pending entries.
 func Consumers(ctx context.Context, c rueidis.Client, prefix, queue, group string) ([]Consumer, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -95,7 +95,7 @@ func readConsumers(ctx context.Context, c rueidis.Client, prefix, queue, group s
 	return merged, nil
 }
 
-// mergeConsumers returns what the consumers of one name do in all partitions together, by group and name.
+// mergeConsumers merges the consumers of the same name from all partitions, sorted by group and name.
 func mergeConsumers(list []Consumer) []Consumer {
 	merged := []Consumer{}
 	at := map[[2]string]int{}
@@ -155,7 +155,7 @@ func readMemberships(ctx context.Context, c rueidis.Client, key string, g view.G
 	return list, nil
 }
 
-// oldestIdles returns, by consumer, how long the entry that it neglects most is idle.
+// oldestIdles returns, by consumer, the longest idle time of a pending entry.
 func oldestIdles(ctx context.Context, c rueidis.Client, key,
 	group string) (oldest map[string]time.Duration, complete bool, err error) {
 	oldest = map[string]time.Duration{}

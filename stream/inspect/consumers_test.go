@@ -43,7 +43,7 @@ func TestMembersAreThoseOfAllPartitions(t *testing.T) {
 		redistest.Want(t, "members", strings.Join(lines, "; "),
 			"g one[0 1] 3 true true false; g two[0] 1 true false false; h three[1] 1 true false false")
 		for _, m := range list {
-			if (m.Inactive == nil) != strings.Contains(s.Name(), "7.0") { // Redis 7.0 does not say it
+			if (m.Inactive == nil) != strings.Contains(s.Name(), "7.0") { // Redis 7.0 does not tell it
 				t.Errorf("%s: inactive %v", m.Consumer, m.Inactive)
 			}
 		}

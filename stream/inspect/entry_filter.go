@@ -12,11 +12,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// newFilterClient returns a client for XRANGE and XREVRANGE alone, with connections of its own. Of each page its replies hold
-// only the entries in which an ID, field or value is the message's ID, and then one entry more, the summary of the page: see
-// summaryOf. To find one message in a hundred thousand entries the server sends them all, and to parse a reply into a dozen
-// strings per entry takes twice as long as the server needs to send it. These connections drop the other entries before the
-// client library parses them.
+// newFilterClient returns a client for XRANGE and XREVRANGE only, with connections of its own. Its replies hold only
+// those entries of a page in which an ID, field or value is the message's ID, and a last entry with the summary of the
+// page: see summaryOf. To find one message among a hundred thousand entries, the server sends them all. Parsing a reply
+// into a dozen strings per entry takes twice as long as sending it. So these connections drop the other entries before
+// the client library parses them.
 func newFilterClient(options rueidis.ClientOption, id string) (rueidis.Client, error) {
 	dial := options.DialCtxFn
 	if dial == nil {
@@ -46,11 +46,11 @@ const (
 	summaryField = "\x1fsummary" // no field of a queue has this name
 )
 
-// filterConn is the reading side of a connection. It passes every reply on as it came, except lists of entries.
+// filterConn is the reading side of a connection. It passes every reply on unchanged, except lists of entries.
 type filterConn struct {
 	net.Conn
-	in     []byte // the beginning of a reply, and perhaps what follows
-	out    []byte // to be handed on
+	in     []byte // the beginning of a reply, perhaps with more behind it
+	out    []byte // ready to be read
 	filter entryFilter
 }
 
@@ -88,7 +88,7 @@ func (s *filterConn) fill() error {
 	return err
 }
 
-// pass hands on a whole reply, or of a list the entries to keep and the summary.
+// pass outputs a reply: whole, or of a list the kept entries and the summary.
 func (s *filterConn) pass(reply []byte) {
 	s.out = s.out[:0]
 	if s.filter.other || s.filter.count == 0 {
@@ -105,8 +105,8 @@ func (s *filterConn) pass(reply []byte) {
 		len(size), size, first)
 }
 
-// summaryOf reads the last entry of a page that came through a filterConn: how many entries the page had, their bytes, the ID of
-// the first one and of the last one.
+// summaryOf parses the last entry of a filterConn's page: the number of entries that the page had, their bytes, and the
+// IDs of the first and the last one.
 func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 	if len(entry.FieldValues) != 2 || entry.FieldValues[0].Field != summaryField {
 		return streamPage{}, false
@@ -118,20 +118,20 @@ func summaryOf(entry rueidis.XRangeSlice) (p streamPage, ok bool) {
 
 type byteRange struct{ from, to int }
 
-// entryFilter is a walk through one reply, which may arrive in parts: it goes on with the entry where it stopped.
+// entryFilter scans one reply, which may arrive in parts: it continues at the entry where it stopped.
 type entryFilter struct {
 	id []byte
 
-	at, left    int       // where the next entry begins, and how many are to come; at = 0: nothing was read yet
-	other       bool      // the reply is no list of entries (pairs of an ID and a list)
+	at, left    int       // start of the next entry, and entries left; at = 0: nothing read yet
+	other       bool      // the reply is not a list of entries (pairs of an ID and a list)
 	count       int       // entries
-	first, last byteRange // their IDs, as they are on the wire
+	first, last byteRange // their IDs, as on the wire
 	keep        []byteRange
 }
 
 var errNotRESP = errors.New("the server's reply does not parse")
 
-// reply returns the length of the reply at the beginning of b, or 0 while b does not hold all of it.
+// reply returns the length of the reply at the beginning of b, or 0 while b is incomplete.
 func (s *entryFilter) reply(b []byte) (int, error) {
 	if s.at == 0 && !s.other {
 		kind, n, body, err := replyHeader(b, 0)
@@ -152,7 +152,7 @@ func (s *entryFilter) reply(b []byte) (int, error) {
 	return end, err
 }
 
-// entry notes the next entry. It is false while b does not hold all of it.
+// entry scans the next entry. It returns false while b is incomplete.
 func (s *entryFilter) entry(b []byte) (whole bool, err error) {
 	kind, n, id, err := replyHeader(b, s.at)
 	if err != nil || id == 0 {
@@ -185,8 +185,8 @@ func (s *entryFilter) entry(b []byte) (whole bool, err error) {
 	return true, nil
 }
 
-// value returns the end of the value that begins at a place, 0 while b does not hold all of it, and whether the message's ID is
-// in it.
+// value returns the end of the value at a position, or 0 while b is incomplete, and whether the value contains the
+// message's ID.
 func (s *entryFilter) value(b []byte, at int) (end int, hit bool, err error) {
 	for todo := 1; todo > 0; todo-- {
 		kind, n, body, err := replyHeader(b, at)
@@ -206,15 +206,15 @@ func (s *entryFilter) value(b []byte, at int) (end int, hit bool, err error) {
 			todo += max(0, n)
 		case '%':
 			todo += 2 * n
-		case '|': // an attribute is not a value: what it belongs to comes behind it
+		case '|': // an attribute is not a value: its value follows
 			todo += 2*n + 1
 		}
 	}
 	return at, hit, nil
 }
 
-// replyHeader reads the line that a value begins with: its kind, and its length, or how many values it has, -1 for null. body is
-// where the line ends, 0 while b does not hold all of it.
+// replyHeader parses the first line of a value: its kind, and its length or number of elements, -1 for null. body is
+// the end of the line, 0 while b is incomplete.
 func replyHeader(b []byte, at int) (kind byte, n, body int, err error) {
 	if at == len(b) {
 		return 0, 0, 0, nil

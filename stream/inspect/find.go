@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// Sighting is a place of a message, and what Find says more of it.
+// Sighting is a place of a message, with the details that Find adds.
 type Sighting struct {
 	Queue string `json:"queue"`
 	Place
@@ -29,13 +29,13 @@ type Sighting struct {
 	Before string `json:"before,omitempty"`
 }
 
-// Window is a dedup window that is open: a message with this ID was taken, and was not cancelled since.
+// Window is an open dedup window: a message with this ID was taken, and not cancelled since.
 type Window struct {
 	Queue string    `json:"queue"`
 	Until time.Time `json:"until"`
 }
 
-// Finding is what Redis knows of a message.
+// Finding is the result of Find for a message.
 type Finding struct {
 	ID      string     `json:"id"`
 	At      time.Time  `json:"at"` // by the server's clock, when the look began
@@ -47,25 +47,26 @@ type Finding struct {
 	Looked  int64      `json:"looked"` // how many members, entries and letters were read, where none can be looked up
 }
 
-// FindOptions change what Find does. The zero value is fine.
+// FindOptions change what Find does. The zero value is valid.
 type FindOptions struct {
-	Queues []string // where to look; none = all that are registered
+	Queues []string // where to look; none = all registered queues
 
-	// Connect has Find open two more connections to each server that it asks, on which it reads streams in half the time. Without
-	// it, or when the server refuses them, Find reads streams through the client.
+	// Connect, when set, lets Find open two more connections to each server, on which it reads streams in half the
+	// time. Without it, or if the server refuses them, Find reads streams through the client.
 	Connect *rueidis.ClientOption
 
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
-	Progress func(looked, total int64) // called now and then, one at a time; total grows
+	Progress func(looked, total int64) // called at intervals, one call at a time; total grows
 }
 
-// Find returns every place where Redis holds a message, in all queues of the prefix, with what it knows of its history.
-// ErrNotFound: none, because every group has acknowledged it, or it was cancelled or purged, or never existed; the Finding says
-// where was looked.
+// Find returns every place where Redis holds a message, in all queues of the prefix, with its known history.
+// ErrNotFound: there is none, because every group has acknowledged the message, or it was cancelled or purged, or never
+// existed; the Finding tells where Find looked.
 //
-// A scheduled message is looked up by its ID. To find retries, entries and dead letters, Find reads all there are: streams from
-// both ends at once in pages of about 64 KiB; the hash meta, or the schedule where that is smaller, in steps of 1,000. A message
-// that moves meanwhile may show in two places. One that seems to be nowhere is looked for a second time, in what was added since.
+// A scheduled message is looked up by its ID. For retries, entries and dead letters Find reads all of them: streams
+// from both ends at once, in pages of about 64 KiB; the hash meta, or the schedule if that is smaller, in steps of
+// 1,000. A message that moves meanwhile may appear in two places. If none is found, Find looks a second time, in the
+// data added since.
 func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOptions) (Finding, error) {
 	f := Finding{ID: id, Places: []Sighting{}, History: []Moment{}}
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
@@ -80,7 +81,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 		return f, fmt.Errorf("find %s: %w", id, err)
 	}
 	var filters []rueidis.Client
-	// a connection for each direction: while a page of one is parsed, the server sends the other's
+	// one connection per direction: while a page of one is parsed, the server sends the other's
 	for o.Connect != nil && len(filters) < 2 {
 		filter, err := newFilterClient(*o.Connect, id)
 		if err != nil {
@@ -104,7 +105,7 @@ func Find(ctx context.Context, c rueidis.Client, prefix, id string, o FindOption
 	return f, nil
 }
 
-// Locate is Find in one queue, for the places alone: nothing is asked to say why the message is there, or what happened to it.
+// Locate is Find in one queue, for the places only: it reads neither reasons nor history.
 func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]Place, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return nil, err
@@ -120,7 +121,7 @@ func Locate(ctx context.Context, c rueidis.Client, prefix, queue, id string) ([]
 	return places, nil
 }
 
-// queueCounts returns the partition counts of queues; without any, of all that are registered.
+// queueCounts returns the partition counts of queues; with no names, of all registered queues.
 func queueCounts(ctx context.Context, c rueidis.Client, prefix string, queues []string) (map[string]lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -143,13 +144,13 @@ type finder struct {
 	c          rueidis.Client
 	prefix, id string
 	streams    *streamSearch
-	around     *surroundings // nil: nobody asks why
+	around     *surroundings // nil: reasons are not wanted
 
 	mu          sync.Mutex
 	seen        func(Sighting)
 	progress    func(looked, total int64)
 	done, total int64
-	locators    map[string]*locator // by the names of partitions
+	locators    map[string]*locator // by partition
 }
 
 func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *finder {
@@ -158,8 +159,8 @@ func newFinder(c rueidis.Client, filters []rueidis.Client, prefix, id string) *f
 	return s
 }
 
-// find looks in these queues, or in all, and a second time if it found nothing; queues is in how many. With an error it returns
-// what it found before.
+// find looks in these queues, or in all, and a second time if it found nothing. queues is their number. With an error
+// it returns the places found before.
 func (s *finder) find(ctx context.Context, only []string) (found []Sighting, queues int, err error) {
 	for range 2 {
 		counts, err := queueCounts(ctx, s.c, s.prefix, only)
@@ -184,8 +185,7 @@ func (s *finder) find(ctx context.Context, only []string) (found []Sighting, que
 	return nil, queues, deadletter.ErrNotFound
 }
 
-// locatorsIn returns one for each partition of some queues: the key of a message, which nobody has told, says in which
-// it is.
+// locatorsIn returns a locator for each partition of the queues: the unknown key of the message decides its partition.
 func (s *finder) locatorsIn(counts map[string]lua.Counts) (all []*locator) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,14 +203,14 @@ func (s *finder) locatorsIn(counts map[string]lua.Counts) (all []*locator) {
 	return all
 }
 
-// step adds to what was read, and to what there is to read.
+// step adds to the number of items read, and to the number to read.
 func (s *finder) step(done, total int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done += done
 	s.total += total
 	if s.progress != nil {
-		s.progress(min(s.done, s.total), s.total) // what was read from both ends of a stream counts twice
+		s.progress(min(s.done, s.total), s.total) // items read from both ends of a stream count twice
 	}
 }
 
@@ -223,9 +223,9 @@ func (s *finder) windows(now time.Time) (open []Window) {
 	return open
 }
 
-// Remembered says until when the ID of a message is refused because a message had it before; zero when it is not. It
-// does not say whether that one is finished: Find does. One round trip per partition, one more where there is a window,
-// and one for the registry.
+// Remembered returns the time until which the ID of a message is refused because of an earlier message; zero if it is
+// not refused. It does not tell whether that message is finished: Find does. One round trip per partition, one more
+// where there is a window, and one for the registry.
 func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string) (until time.Time, err error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckID(id)); err != nil {
 		return until, err
@@ -245,7 +245,7 @@ func Remembered(ctx context.Context, c rueidis.Client, prefix, queue, id string)
 		if err != nil {
 			return until, fmt.Errorf("dedup window of %s: %w", id, err)
 		}
-		if end.After(until) && end.After(now) { // what has ended stays for a while
+		if end.After(until) && end.After(now) { // an ended window stays for a while
 			until = end
 		}
 	}

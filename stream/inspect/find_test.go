@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// find looks twice, through the client and over connections of its own, and wants the same answer.
+// find searches twice, through the client and over connections of its own, and expects the same result.
 func (r *rig) find(id string, queues ...string) (Finding, error) {
 	r.T.Helper()
 	var connect rueidis.ClientOption
@@ -44,7 +44,7 @@ func states(f Finding) string {
 	return strings.Join(all, "; ")
 }
 
-// told returns the history of a finding in words.
+// told returns the history of a finding as text.
 func told(f Finding) string {
 	var all []string
 	for _, m := range f.History {
@@ -152,7 +152,7 @@ func TestFindTellsTheLifeOfAMessage(t *testing.T) {
 	})
 }
 
-// What a message's ID is in the text of others does not make them its places.
+// An ID that occurs in the text of another message does not make that a place of the message.
 func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -267,7 +267,7 @@ func TestFindLooksInAllQueuesAndPartitions(t *testing.T) {
 	}
 }
 
-// The smaller of meta and schedule is looked through: both find the same retries.
+// Find scans the smaller one of meta and schedule: both give the same retries.
 func TestFindLooksThroughMetaOrSchedule(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -286,13 +286,13 @@ func TestFindLooksThroughMetaOrSchedule(t *testing.T) {
 		redistest.Want(t, "places", fmt.Sprint(states(f), err), "retrying g<nil>")
 		if r.Number("HLEN", r.Keys.Meta) == 2 {
 			r.Enqueue(lua.Item{ID: "no meta", When: lua.After(time.Hour), Dedup: lua.Refuse})
-			// those that the bridge sweeps
+			// orphans, which the bridge sweeps
 			r.Do("HSET", r.Keys.Meta, "orphan", "{}", "*"+lua.Separator+"g"+lua.Separator+"1-1", "{}")
 		}
 	}
 }
 
-// A message that moved past the look is found by the second one, which is at what came meanwhile.
+// A message that moved past the first look is found by the second one, in the data added since.
 func TestFindLooksAgainAtWhatCameMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -307,7 +307,7 @@ func TestFindLooksAgainAtWhatCameMeanwhile(t *testing.T) {
 		id := "moved to " + to
 		f, err := Find(t.Context(), r.Client, r.Prefix, id, FindOptions{Queues: []string{r.Queue},
 			Progress: func(looked, total int64) {
-				if looked == total && !moved { // streams and retries were looked through
+				if looked == total && !moved { // streams and retries were read
 					moved = true
 					r.Do("XADD", to, "*", "id", id, "payload", "p", "attempt", "1", "group", "g")
 				}

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// FuzzForeignNames: groups and consumers that others made, whatever their names, are listed by these names, and what they
-// abandoned comes back; an ID that people may type is refused at the door or understood by the server.
+// FuzzForeignNames: groups and consumers of other programs are listed by their names, whatever those are, and their
+// abandoned entries come back. An ID that people may type is refused by the check, or understood by the server.
 func FuzzForeignNames(f *testing.F) {
 	f.Add("g", "c", "1-1")
 	f.Add("", "", "")
@@ -48,7 +48,7 @@ func FuzzForeignNames(f *testing.F) {
 		if err != nil || len(held) != 1 || held[0].Consumer != consumer || held[0].ID != "m" {
 			t.Fatalf("pending of %q/%q: %+v, %v", group, consumer, held, err)
 		}
-		if lua.CheckGroup(group) != nil { // no retry can be for it: it keeps what it abandons
+		if lua.CheckGroup(group) != nil { // no retry can name it: it keeps its abandoned entries
 			_, err := lua.Reclaim(ctx, r.Client, r.Keys,
 				lua.ReclaimArgs{Group: group, Attempts: stream.DefaultPolicy().Attempts(), Limit: 10, MaxBytes: 1 << 20})
 			if err == nil || r.Pending(group) != 1 || r.Number("ZCARD", r.Keys.Due)+r.Number("XLEN", r.Keys.Dead) != 0 {

@@ -10,17 +10,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What happened at a Moment.
+// Events of a Moment.
 const (
-	MomentMade      = "made"      // scheduled: the time in an ID that is a ULID, by the clock of the producer
+	MomentMade      = "made"      // scheduled: the time in an ID that is a ULID, by the producer's clock
 	MomentDue       = "due"       // or will be
 	MomentReady     = "ready"     // drained: added to the stream
-	MomentDelivered = "delivered" // to a consumer, as far as is known: see PendingEntry.HeldSince
+	MomentDelivered = "delivered" // to a consumer, as far as known: see PendingEntry.HeldSince
 	MomentDead      = "dead"
 	MomentExpires   = "expires"
 )
 
-// Moment is something that is known to have happened to a message, or that will.
+// Moment is a known past or future event of a message.
 type Moment struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`
@@ -31,7 +31,7 @@ type Moment struct {
 	Detail  string    `json:"detail,omitempty"` // consumer; reason; the last error
 }
 
-// history returns what a finding says of the past and future of the message, in order.
+// history returns the past and future events of the message in a finding, sorted.
 func history(f Finding) []Moment {
 	all := []Moment{}
 	if made, ok := timeOfID(f.ID, f.At); ok {
@@ -57,7 +57,7 @@ func (s Sighting) moments() (all []Moment) {
 		m.Queue = s.Queue
 		all = append(all, m)
 	}
-	// a redriven letter begins again at attempt 1, and so does an entry that was given back before its first attempt
+	// a redriven letter starts again at attempt 1, and so does an entry that was released before its first attempt
 	if s.Before != "" {
 		m := Moment{At: lua.EntryTime(s.Before), What: MomentReady, Group: s.Group, Entry: s.Before,
 			Detail: "back in the schedule since"}
@@ -95,7 +95,7 @@ func (s Sighting) moments() (all []Moment) {
 	return all
 }
 
-// timeOfID returns the time in a ULID. An ID that only looks like one has a time that cannot be: then ok is false.
+// timeOfID returns the time in a ULID. ok is false if the ID is not a ULID, or its time is implausible.
 func timeOfID(id string, now time.Time) (at time.Time, ok bool) {
 	u, err := ulid.ParseStrict(id)
 	if err != nil || u.String() != id {

@@ -11,15 +11,15 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// groupLag is what waits for a group.
+// groupLag is the backlog of a group.
 type groupLag struct {
 	entries int64
 	approx  bool
-	since   time.Time // when the oldest of them was added, or a later time; zero: none waits, or nobody knows
+	since   time.Time // when its oldest entry was added, or later; zero: there is none, or it is unknown
 }
 
-// measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry on and one from
-// the newest on serve all groups. They take turns, and end when either has answered for each group.
+// measureLags counts, for each group, the entries after its last delivered one. One walk from the oldest entry and one
+// from the newest serve all groups. They alternate, and end when either has answered for each group.
 func measureLags(ctx context.Context, c rueidis.Client, key string, s view.StreamInfo) ([]groupLag, error) {
 	lags := make([]groupLag, len(s.Groups))
 	open := map[int]bool{}
@@ -38,7 +38,7 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 	defer stopOldest()
 	newest, stopNewest := iter.Pull2(view.Walk(ctx, c, key, "-", "+", true))
 	defer stopNewest()
-	bytes, above := 0, time.Time{} // above: of the entry that the second walk passed last
+	bytes, above := 0, time.Time{} // time of the entry that the second walk passed last
 	for n := int64(0); len(open) > 0 && n < statsEntries && bytes < statsBytes; n++ {
 		head, err, more := oldest()
 		tail, failed, _ := newest()
@@ -49,7 +49,7 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 		if more && invalid != nil {
 			return nil, invalid
 		}
-		tailID, noTail := view.ParseEntryID(tail.ID) // none when the stream shrank meanwhile
+		tailID, noTail := view.ParseEntryID(tail.ID) // fails if the stream shrank meanwhile
 		for i := range open {
 			switch last := s.Groups[i].Last; {
 			case !more: // n entries are at or below it
@@ -65,7 +65,7 @@ func measureLags(ctx context.Context, c rueidis.Client, key string, s view.Strea
 		}
 		bytes += view.EntrySize(head) + view.EntrySize(tail)
 	}
-	for i := range open { // the second walk has not come to it yet
+	for i := range open { // the second walk has not reached it
 		lags[i].since = above
 	}
 	return lags, nil

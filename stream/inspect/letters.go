@@ -11,19 +11,19 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Bounds of what a StateReader remembers of dead letters.
+// Bounds of a StateReader's memory of dead letters.
 const (
-	letterSegment = 100         // letters that are forgotten together
-	letterKinds   = 200         // groups and reasons of a partition; what is beyond them is OtherKind
+	letterSegment = 100         // letters that are dropped together
+	letterKinds   = 200         // groups and reasons of a partition; further ones are OtherKind
 	letterCheap   = 64 << 10    // bytes of letters that are read again whenever some are gone;
-	letterWalks   = time.Minute // more are read again no sooner than so long after the last time
+	letterWalks   = time.Minute // more are read again at most once in this time
 )
 
-// LetterKind is what dead letters are counted by: the group, "" where the letter names none, and a reason of the protocol.
+// LetterKind is a class of dead letters: their group, "" if the letter names none, and a reason of the protocol.
 type LetterKind struct{ Group, Reason string }
 
-// OtherKind stands for reasons that the protocol does not know, for groups whose name no group can have, and for both where a
-// partition has too many of them.
+// OtherKind stands for reasons that the protocol does not know, for illegal group names, and for both when a partition
+// has too many kinds.
 const OtherKind = "other"
 
 func letterKindOf(e lua.Entry) LetterKind {
@@ -37,12 +37,13 @@ func letterKindOf(e lua.Entry) LetterKind {
 	return kind
 }
 
-// letterCounts is what a stream of dead letters held at the last look, and what its newest letters are.
+// letterCounts is the length of a stream of dead letters at the last look, and the counts of its newest letters by
+// kind.
 type letterCounts struct {
 	length int64
 	last   string    // ID of the newest letter
 	walked time.Time // when all were read, or as many as one read may
-	guess  bool      // some were gone since then, and the oldest taken for them
+	guess  bool      // some were gone since then, and assumed to be the oldest
 
 	segments []*segment // newest first
 	read     int64      // letters in all segments
@@ -50,7 +51,7 @@ type letterCounts struct {
 	kinds    map[LetterKind]int64
 }
 
-// segment is some letters that follow one another.
+// segment is a run of consecutive letters.
 type segment struct {
 	n     int64
 	bytes int
@@ -61,7 +62,7 @@ func newLetterCounts() *letterCounts {
 	return &letterCounts{last: "0-0", kinds: map[LetterKind]int64{}}
 }
 
-// add counts a letter that is older than all of these segments.
+// add counts a letter that is older than all segments.
 func (l *letterCounts) add(kind LetterKind, size int) {
 	if len(l.segments) == 0 || l.segments[len(l.segments)-1].n >= letterSegment {
 		l.segments = append(l.segments, &segment{kinds: map[LetterKind]int64{}})
@@ -76,14 +77,14 @@ func (l *letterCounts) count(s *segment, kind LetterKind, n int64) {
 		if len(l.kinds) >= letterKinds {
 			kind = LetterKind{OtherKind, OtherKind}
 		}
-		kind.Group = strings.Clone(kind.Group) // which keeps the whole letter
+		kind.Group = strings.Clone(kind.Group) // a slice of it would keep the whole letter in memory
 	}
 	l.kinds[kind] += n
 	s.kinds[kind] += n
 	s.n, l.read = s.n+n, l.read+n
 }
 
-// addOlder counts what another one knows, whose letters are older than all of these.
+// addOlder adds the segments of older counts.
 func (l *letterCounts) addOlder(older *letterCounts) {
 	for _, s := range older.segments {
 		last := len(l.segments) - 1
@@ -98,7 +99,8 @@ func (l *letterCounts) addOlder(older *letterCounts) {
 	}
 }
 
-// keep forgets the oldest letters until there are at most so many. Of the segment in which it ends, it takes some for the oldest.
+// keep drops the oldest letters until no more than most are left. Within the last segment it drops arbitrary ones, as
+// if they were the oldest.
 func (l *letterCounts) keep(most int64) {
 	for l.read > most {
 		oldest := l.segments[len(l.segments)-1]
@@ -121,9 +123,10 @@ func (l *letterCounts) keep(most int64) {
 	}
 }
 
-// countLetters counts the dead letters by group and reason. When there are only new ones since the last look, it reads those.
-// When others are gone, it reads all again, newest first, if they are few, or were not read lately; else it takes the oldest for
-// gone, which is so where somebody trims the stream, and needs no walk through it at each look.
+// countLetters counts the dead letters by group and reason. If letters were only added since the last look, it reads
+// the new ones. If others are gone, it reads all again, newest first, when they are few or were not read lately.
+// Otherwise it assumes that the oldest are gone. That is true where the stream is trimmed, and needs no walk at each
+// look.
 func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[LetterKind]int64, int64, error) {
 	known, length := r.letters[p.name], p.figures.dead
 	again := r.now.Sub(known.walked) >= letterWalks
@@ -155,19 +158,19 @@ func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[Le
 		return nil, 0, err
 	}
 	l.keep(min(statsEntries, length))
-	if r.letters[p.name] = l; end == lettersBudget { // the next read begins here, with what the others leave
+	if r.letters[p.name] = l; end == lettersBudget { // the next read begins here, with the budget that the others leave
 		delete(r.letters, p.name)
 	}
 	return maps.Clone(l.kinds), length - l.read, nil
 }
 
-// lettersRead says why reading letters ended.
+// lettersRead is the reason why reading letters ended.
 type lettersRead int
 
 const (
 	lettersEnd    lettersRead = iota // there are no more
-	lettersBound                     // one partition may have no more read
-	lettersBudget                    // all together may not
+	lettersBound                     // the limit of one partition
+	lettersBudget                    // the limit of all partitions together
 )
 
 // readLetters reads letters from the newest one back.

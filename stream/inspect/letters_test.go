@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// lettersRig is a stream of dead letters, and what a reader counts in it.
+// lettersRig is a stream of dead letters, with a reader that counts them.
 type lettersRig struct {
 	*testing.T
 	server *redistest.Server
@@ -55,7 +55,7 @@ func (r *lettersRig) read() PartitionState {
 
 func (r *lettersRig) pages() int { return r.server.Calls(r)["xrevrange"] }
 
-// Somebody who keeps the newest 5,000 letters with XTRIM had each scrape read all of them again.
+// If a user keeps the newest 5,000 letters with XTRIM, each scrape used to read all of them again.
 func TestATrimmedStreamOfLettersIsNotReadAgainAtEachLook(t *testing.T) {
 	t.Parallel()
 	r := newLettersRig(t)
@@ -75,7 +75,7 @@ func TestATrimmedStreamOfLettersIsNotReadAgainAtEachLook(t *testing.T) {
 	if n := r.pages() - before; n > 50 {
 		t.Errorf("%d pages for 10 looks, each at 30 new letters", n)
 	}
-	// Not the oldest ones are gone: that is seen when all are read again, at the latest.
+	// Others than the oldest are gone: that is noticed at the latest when all are read again.
 	queuetest.Do(t, r.c, "EVAL", `
 		for _, e in ipairs(redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 300)) do redis.call('XDEL', KEYS[1], e[1]) end
 		return 1`, "1", r.dead)
@@ -86,7 +86,7 @@ func TestATrimmedStreamOfLettersIsNotReadAgainAtEachLook(t *testing.T) {
 	redistest.Want(t, "expired", s.Letters[LetterKind{"g", "expired"}], 1700)
 }
 
-// The newest 10,000 letters of a partition are told apart, however many reads bring them.
+// The newest 10,000 letters of a partition are distinguished, however many reads find them.
 func TestLettersOfManyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newLettersRig(t)
@@ -103,7 +103,7 @@ func TestLettersOfManyReadsAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever can write letters could have had a bridge remember a name for each of them, of any size.
+// A program that can write letters could once make a bridge remember a name for each, of any size.
 func TestForeignLettersMakeFewKinds(t *testing.T) {
 	t.Parallel()
 	r := newLettersRig(t)

@@ -13,51 +13,51 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// figures is what a partition holds, or several partitions together.
+// figures are the sizes of a partition, or the sums of several.
 type figures struct {
 	held                              bool
 	flow                              Flow
 	scheduled, overdue, entries, dead int64
-	behind                            view.Millis // how late the oldest overdue message is
+	behind                            view.Millis // lateness of the oldest overdue message
 	ready                             int64
 	readyApprox                       bool
 	groups                            []*groupFigures // by name
-	moreGroups                        int             // that were not looked at
+	moreGroups                        int             // without figures
 	stalled                           view.Millis     // see QueueStats
 	letterAge                         *view.Millis    // of the newest dead letter
 
-	// of a Watcher alone
+	// set by a Watcher only
 	late *view.Millis // see QueueSample
 
-	// of Stats alone
-	next         time.Time // the earliest due time that is still to come
+	// set by Stats only
+	next         time.Time // the earliest future due time
 	windows      int64
 	looksSeconds int64            // due times that look like seconds
 	parked       int64            // messages that wait for their keys
-	turns        int64            // who is in flight, and who waits, of all keys
+	turns        int64            // places of all keys, of messages in flight and of waiting ones
 	memory       map[string]int64 // by the last part of a key's name
 	warnings     []string
 }
 
-// groupFigures is what a group has to do in a partition, or in several together.
+// groupFigures are the figures of a group in a partition, or the sums over several.
 type groupFigures struct {
 	name      string
 	lag       int64
 	lagApprox bool
 	pending   int64
 
-	waiting, unread *view.Millis  // see GroupStats; unread is that of the partition where it is longest
-	visibility      time.Duration // of a Watcher: the visibility timeout of a group that holds something
-	handlerTimeout  time.Duration // of a Watcher: of the policy of such a group
+	waiting, unread *view.Millis  // see GroupStats; unread is the greatest of the partitions
+	visibility      time.Duration // set by a Watcher: visibility timeout, if the group holds entries
+	handlerTimeout  time.Duration // set by a Watcher: that of the policy, likewise
 
 	oldest     *PendingEntry
-	oldestIdle *view.Millis  // how long the oldest entry is idle; the greatest of all partitions
-	longest    *PendingEntry // the entry that is held for longest
-	usual      *view.Millis  // how long deliveries took lately; nil: not known
+	oldestIdle *view.Millis  // idle time of the oldest entry; the greatest of the partitions
+	longest    *PendingEntry // the entry held for the longest time
+	usual      *view.Millis  // recent duration of deliveries; nil: unknown
 
-	consumers       map[string]bool // without the reclaimer's own; true: it is alive
-	manyConsumers   int64           // how many there are, where they are too many for a Watcher to read
-	consumersApprox bool            // who is alive is not known
+	consumers       map[string]bool // without the reclaimer; true: alive
+	manyConsumers   int64           // their number, if there are too many for a Watcher to read
+	consumersApprox bool            // it is unknown which are alive
 
 	retrying       int64
 	retryingApprox bool
@@ -66,7 +66,7 @@ type groupFigures struct {
 	policy         stream.Policy
 }
 
-// partition is one partition of a queue, as it is read.
+// partition is one partition of a queue while it is read.
 type partition struct {
 	figures
 	name  string
@@ -75,28 +75,29 @@ type partition struct {
 	err   error
 
 	metas    int64
-	first    []rueidis.ZScore  // member of the schedule
-	upcoming []rueidis.ZScore  // the first member that is not due yet
+	first    []rueidis.ZScore  // first member of the schedule
+	upcoming []rueidis.ZScore  // the first member that is not due
 	settings map[string]string // of the queue, and of its groups
 	letters  []rueidis.XRangeSlice
-	standing map[string]standing // of a Watcher, by group
+	standing map[string]standing // set by a Watcher, by group
 	infos    []view.GroupInfo    // by name
-	details  []groupReplies      // of the first groups
-	notes    []lua.HeldNotes     // of holding
-	holding  []string            // of the first groups, those that hold something, by name
-	retries  []string            // of a Watcher: the first members of the schedule, retries among them
+	details  []groupReplies      // for the first groups
+	notes    []lua.HeldNotes     // for the groups in holding
+	holding  []string            // of the first groups, those with pending entries, by name
+	retries  []string            // set by a Watcher: the first members of the schedule, including retries
 	newest   []rueidis.XRangeSlice
-	policies map[string]stream.Policy // of Stats, by group
+	policies map[string]stream.Policy // set by Stats, by group
 }
 
-// groupReplies is what the server says of one group.
+// groupReplies are the server's replies about one group.
 type groupReplies struct {
 	oldest    []view.Pending
 	consumers []view.Consumer
 }
 
-// partitionReader reads what partitions hold, at one of two depths. A Watcher reads what costs the server next to nothing: the
-// questions below, for many partitions in one round trip. Stats asks them without bounds, and then reads on: see deepReader.
+// partitionReader reads partitions at one of two depths. A Watcher reads figures that cost the server next to nothing:
+// the questions below, for many partitions in one round trip. Stats asks them without bounds, and then reads on: see
+// deepReader.
 type partitionReader struct {
 	c    rueidis.Client
 	now  time.Time // by the server's clock
@@ -112,7 +113,7 @@ func newPartitions(prefix, queue string, counts lua.Counts) []*partition {
 	return parts
 }
 
-// counts asks how much there is of everything, and which groups there are.
+// counts asks for all sizes, and for the groups.
 func (r *partitionReader) counts(p *partition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
 	all := []view.Question{
@@ -136,8 +137,8 @@ func (r *partitionReader) counts(p *partition) []view.Question {
 	return all
 }
 
-// groupQuestions asks for the oldest pending entry and the consumers of each group, and since when entries are held; a Watcher
-// asks within its bounds.
+// groupQuestions asks for the oldest pending entry and the consumers of each group, and for the notes of when entries
+// were delivered. A Watcher asks within its bounds.
 func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	slices.SortFunc(p.infos, func(a, b view.GroupInfo) int { return strings.Compare(a.Name, b.Name) })
 	p.details = make([]groupReplies, len(p.infos))
@@ -161,7 +162,7 @@ func (r *partitionReader) groupQuestions(p *partition) (all []view.Question) {
 	return all
 }
 
-// conclude computes the figures from the answers. lagOf says how many entries a group has not been given yet.
+// conclude computes the figures from the answers. lagOf returns the backlog of a group.
 func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag) {
 	p.held, p.flow = p.settings[stream.SettingHeld] == "1", FlowOf(p.settings)
 	if len(p.first) > 0 && p.overdue > 0 {
@@ -203,14 +204,15 @@ func (r *partitionReader) conclude(p *partition, lagOf func(group int) groupLag)
 		})
 		g.wait(r.now, lag, p.details[i].consumers)
 		for _, one := range p.details[i].consumers {
-			// Where the server tells Inactive, Idle is the time since it asked for entries; else since it was given one.
+			// If the server tells Inactive, Idle is the time since the last read; else since the last read that
+			// returned an entry.
 			g.consumersApprox = g.consumersApprox || !one.Tells
 			g.consumers[one.Name] = !one.Tells || one.Idle <= consumerAlive
 		}
 	}
 }
 
-// notesOf returns what bridges noted of a group.
+// notesOf returns the notes of bridges about a group.
 func (p *partition) notesOf(group string) lua.HeldNotes {
 	if at, found := slices.BinarySearch(p.holding, group); found && at < len(p.notes) {
 		return p.notes[at]
@@ -229,7 +231,7 @@ func (p *partition) addRetries(members []string) {
 	}
 }
 
-// group returns one of the groups; nil: there is no such.
+// group returns a group by name; nil if there is none.
 func (f *figures) group(name string) *groupFigures {
 	if at, found := f.findGroup(name); found {
 		return f.groups[at]
@@ -243,14 +245,14 @@ func (f *figures) findGroup(name string) (at int, found bool) {
 	})
 }
 
-// sum returns what partitions hold together, those that could be read.
+// sum adds up partitions, except those that could not be read.
 func sum(parts []*partition) (whole figures) {
 	for _, p := range parts {
 		if p.err != nil {
 			continue
 		}
 		whole.held = whole.held || p.held
-		if whole.flow == (Flow{}) { // of several partitions, the first speaks for all
+		if whole.flow == (Flow{}) { // of several partitions, the first one counts
 			whole.flow = p.flow
 		}
 		whole.scheduled += p.scheduled
@@ -296,7 +298,7 @@ func sum(parts []*partition) (whole figures) {
 	return whole
 }
 
-// add adds what the group has to do in another partition.
+// add adds the figures of the group in another partition.
 func (g *groupFigures) add(other *groupFigures) {
 	g.lag += other.lag
 	g.lagApprox = g.lagApprox || other.lagApprox

@@ -45,13 +45,13 @@ type Peeked struct {
 }
 
 const (
-	peekPage  = 1000    // members of the schedule read at a time
-	peekBatch = 100     // members of which meta and size are read at a time
-	peekBytes = 1 << 20 // bytes of payloads and metas read at a time; a larger one is read alone
+	peekPage  = 1000    // members of the schedule per read
+	peekBatch = 100     // members whose meta and size are read at once
+	peekBytes = 1 << 20 // bytes of payloads and metas per read; a larger one is read alone
 )
 
-// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order of due time and
-// ID; with payloads if they are asked for. One round trip per partition and 1,000 members, and further ones for what they hold.
+// Peek returns the n members of a queue's schedule that are due first, over all partitions, sorted by due time and ID,
+// on request with payloads. One round trip per partition and 1,000 members, and further ones for their contents.
 func Peek(ctx context.Context, c rueidis.Client, prefix, queue string, n int, payloads bool) (Peeked, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -101,7 +101,7 @@ func readPeeked(ctx context.Context, c rueidis.Client, prefix, queue string, nam
 	})
 }
 
-// readDue returns the first n members of a partition's schedule, and how many it has.
+// readDue returns the first n members of a partition's schedule, and its size.
 func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []Due, total int64, err error) {
 	for len(list) < n {
 		from := len(list)
@@ -123,7 +123,7 @@ func readDue(ctx context.Context, c rueidis.Client, key string, n int) (list []D
 	return list, total, nil
 }
 
-// readMembers fills in what the payloads and metas of members say.
+// readMembers fills in the contents of payloads and metas.
 func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*Due, payloads bool) error {
 	for batch := range slices.Chunk(list, peekBatch) {
 		metas, questions := make([]int64, len(batch)), []view.Question(nil)
@@ -167,7 +167,7 @@ func readValues(ctx context.Context, c rueidis.Client, keys lua.Keys, batch []*D
 		return err
 	}
 	for i, d := range batch {
-		meta, _ := metas[i].ToString() // nil: there is none
+		meta, _ := metas[i].ToString() // nil: it has no meta
 		d.read(meta)
 		if payloads {
 			var err error
@@ -180,7 +180,7 @@ func readValues(ctx context.Context, c rueidis.Client, keys lua.Keys, batch []*D
 	return nil
 }
 
-// read takes apart the member and its meta.
+// read parses the member and its meta.
 func (d *Due) read(meta string) {
 	m := lua.ParseMember(d.member)
 	d.ID = m.ID

@@ -37,7 +37,8 @@ type PendingEntry struct {
 	BodyLost   bool      `json:"body_lost,omitempty"`
 }
 
-// pendingEntryOf returns what a pending list says of an entry, and what bridges noted of its group. now is the server's clock.
+// pendingEntryOf converts an entry of a pending list, with the notes of bridges about its group. now is the server's
+// clock.
 func pendingEntryOf(partition int, p view.Pending, notes lua.HeldNotes, now time.Time) PendingEntry {
 	id, since := p.ID.String(), p.Since(notes, now)
 	return PendingEntry{Entry: id, Partition: partition, Consumer: p.Consumer, Idle: view.Millis(p.Idle),
@@ -45,14 +46,14 @@ func pendingEntryOf(partition int, p view.Pending, notes lua.HeldNotes, now time
 		Cancelled: p.Cancelled}
 }
 
-// PendingFilter selects pending entries. What is zero does not restrict.
+// PendingFilter selects pending entries. Zero fields do not restrict.
 type PendingFilter struct {
 	Consumer string
 	MinIdle  time.Duration
 }
 
-// Pending lists at most limit entries that a group holds, oldest first, of all partitions. lua.ErrNoGroup: there is no such
-// group. Two round trips per partition, one per 100 entries, and further ones for their bodies, of which about 256 KiB are read
+// Pending lists at most limit pending entries of a group, oldest first, of all partitions. lua.ErrNoGroup: the group
+// does not exist. Two round trips per partition, one per 100 entries, and further ones for their bodies, about 256 KiB
 // at a time.
 func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string, f PendingFilter,
 	limit int) ([]PendingEntry, error) {
@@ -103,7 +104,7 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 	return all, nil
 }
 
-// pendingFailed says whose entries were not read. The server's words for a group that is not there are left out.
+// pendingFailed adds queue and group to an error. It drops the server's text for a missing group.
 func pendingFailed(queue, group string, err error) error {
 	if errors.Is(err, lua.ErrNoGroup) {
 		return fmt.Errorf("group %s of queue %s: %w", group, queue, lua.ErrNoGroup)
@@ -111,8 +112,8 @@ func pendingFailed(queue, group string, err error) error {
 	return fmt.Errorf("pending of %s/%s: %w", queue, group, err)
 }
 
-// PendingCount says how many entries a group holds in all partitions, or with a consumer, how many that one holds.
-// lua.ErrNoGroup: there is no such group. One round trip per partition.
+// PendingCount returns the number of pending entries of a group in all partitions, or of one consumer. lua.ErrNoGroup:
+// the group does not exist. One round trip per partition.
 func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, consumer string) (int64, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -122,7 +123,7 @@ func PendingCount(ctx context.Context, c rueidis.Client, prefix, queue, group, c
 	defer cancel()
 	lists, err := readWithGroup(prefix, counts.Names(queue), func(_ int, keys lua.Keys) (map[string]int64, error) {
 		pending, err := rueidiscompat.NewAdapter(c).XPending(ctx, keys.Stream, group).Result()
-		if rueidis.IsRedisNil(err) { // nothing is
+		if rueidis.IsRedisNil(err) { // nothing is pending
 			err = nil
 		}
 		return pending.Consumers, lua.Classify("XPENDING "+keys.Stream, err)
@@ -156,7 +157,7 @@ func readWithGroup[T any](prefix string, names []string, read func(i int, keys l
 // comparePending orders by age.
 func comparePending(a, b PendingEntry) int { return compareEntries(a.Entry, b.Entry) }
 
-// readBodies fills in what the bodies of entries say.
+// readBodies fills in the contents of the entries' bodies.
 func readBodies(ctx context.Context, c rueidis.Client, key string, list []*PendingEntry) error {
 	size := view.NewPager()
 	for len(list) > 0 {

@@ -15,14 +15,14 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// State is where in its life a message is.
+// State is the state of a message in one place.
 type State string
 
 // States of a Place.
 const (
 	StateScheduled State = "scheduled" // for the first time, or redriven for all groups
 	StateRetrying  State = "retrying"  // scheduled again for one group
-	StateReady     State = "ready"     // in the stream, and not given yet to the groups named
+	StateReady     State = "ready"     // in the stream, not yet delivered to the groups named
 	StatePending   State = "pending"   // held by a consumer
 	StateDead      State = "dead"
 )
@@ -70,15 +70,15 @@ type locator struct {
 
 	found []Sighting // by the last look
 
-	// The newest entry and the newest letter that were read. A second look reads only what came later: entries never change, and
-	// none is inserted before another.
+	// The newest entry and the newest letter that were read. A second look reads only later ones: entries never change,
+	// and are only appended.
 	newestEntry, newestLetter string
 
-	expected bool      // what there is to look through was counted
-	window   time.Time // until when its ID is refused
+	expected bool      // the amount to read was counted
+	window   time.Time // end of its dedup window
 }
 
-// look looks in all places. It comes to retries last, because the scan for them takes longest in a large schedule with headers.
+// look looks in all places. It looks for retries last: in a large schedule with headers that scan takes longest.
 func (l *locator) look(ctx context.Context) ([]Sighting, error) {
 	l.found = nil
 	if err := l.member(ctx, l.id, StateScheduled, ""); err != nil {
@@ -127,7 +127,7 @@ func (s Sighting) orderedBy() string {
 	return s.Entry
 }
 
-// add notes a place.
+// add adds a place.
 func (l *locator) add(ctx context.Context, s Sighting) {
 	s.Queue, s.Partition = l.queue, l.partition
 	if l.around != nil && s.Why == "" {
@@ -141,7 +141,7 @@ func (l *locator) add(ctx context.Context, s Sighting) {
 	}
 }
 
-// sizes says how much there is to look through.
+// sizes returns the amounts to read, and notes the dedup window.
 func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64, err error) {
 	b := l.c.B
 	err = view.Ask(ctx, l.c,
@@ -153,7 +153,7 @@ func (l *locator) sizes(ctx context.Context) (due, metas, entries, letters int64
 	return due, metas, entries, letters, err
 }
 
-// member adds the place of one member of the schedule, if it is there.
+// member adds the place of one member of the schedule, if it exists.
 func (l *locator) member(ctx context.Context, member string, state State, group string) error {
 	score := math.NaN()
 	var payload []byte
@@ -162,10 +162,10 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 		view.Into(l.c.B().Zscore().Key(l.keys.Due).Member(member).Build(), &score, rueidis.RedisResult.AsFloat64),
 		view.Into(l.c.B().Hget().Key(l.keys.Payload).Field(member).Build(), &payload, rueidis.RedisResult.AsBytes),
 		view.Into(l.c.B().Hget().Key(l.keys.Meta).Field(member).Build(), &meta, rueidis.RedisResult.ToString))
-	if err != nil || math.IsNaN(score) { // it is not there
+	if err != nil || math.IsNaN(score) { // it does not exist
 		return err
 	}
-	e, _ := lua.DecodeMeta(l.id, meta) // what cannot be read becomes a dead letter when it is due
+	e, _ := lua.DecodeMeta(l.id, meta) // an unreadable one is dead-lettered when it is due
 	place := placeOf(state, e)
 	_, place.Waits = lua.DueScore(score)
 	place.Due, place.Group = view.ScoreTime(score), group
@@ -176,8 +176,8 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 	return nil
 }
 
-// retrying looks for members of the schedule that are retries of the message. Each has meta, so it scans the schedule or the
-// meta, whichever is smaller.
+// retrying looks for retries of the message in the schedule. Each retry has meta, so it scans the schedule or the meta,
+// whichever is smaller.
 func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 	if min(due, metas) == 0 {
 		return nil
@@ -214,7 +214,7 @@ func (l *locator) retrying(ctx context.Context, due, metas int64) error {
 
 const scanCount = 1000
 
-// scan looks through a part of the schedule, or of the meta.
+// scan scans a part of the schedule, or of the meta.
 func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (page rueidis.ScanEntry, err error) {
 	pattern := view.EscapeGlob(l.id) + lua.Separator + "*"
 	scan := l.c.B().Hscan().Key(l.keys.Meta).Cursor(cursor).Match(pattern).Count(scanCount).Build
@@ -225,7 +225,7 @@ func (l *locator) scan(ctx context.Context, schedule bool, cursor uint64) (page 
 	return page, err
 }
 
-// entry adds where an entry of the stream is: given to no consumer yet, or held by one.
+// entry adds the places of a stream entry: not yet delivered to some groups, or held by a consumer.
 func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 	at, err := view.ParseEntryID(e.EntryID)
 	if err != nil {
@@ -259,7 +259,7 @@ func (l *locator) entry(ctx context.Context, e lua.Entry) error {
 	return nil
 }
 
-// held adds the place of an entry with the consumer of a group, if one holds it.
+// held adds the place of an entry that a consumer of a group holds, if any.
 func (l *locator) held(ctx context.Context, e lua.Entry, group string) error {
 	list, err := view.ReadPending(ctx, l.c, l.keys.Stream, group, view.PendingRange{From: e.EntryID, To: e.EntryID, Count: 1})
 	if errors.Is(err, lua.ErrNoGroup) || err == nil && len(list) == 0 {

@@ -185,8 +185,8 @@ func TestLocateFindsARetryAmongMany(t *testing.T) {
 	redistest.Want(t, "retrying", st.Groups[0].Retrying, int64(3000))
 }
 
-// A message with a key is in the partition of its key. It was looked for where its ID would have put it, and seven of
-// eight scheduled messages were said never to have existed.
+// A message with a key is in the partition of its key. The search used to look in the partition of its ID, and reported
+// seven of eight scheduled messages as never having existed.
 func TestEveryLookFindsAMessageWhereverItsKeyPutIt(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -220,7 +220,7 @@ func TestEveryLookFindsAMessageWhereverItsKeyPutIt(t *testing.T) {
 	})
 }
 
-// A window that has ended stays until somebody clears it away, and refuses nothing. It was told as if it still did.
+// An ended dedup window stays until it is swept, but refuses nothing. It used to be shown as if it were open.
 func TestADedupWindowThatHasEndedIsNotTold(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

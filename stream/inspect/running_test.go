@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Whoever looks at what is held sees that it was cancelled, and how often it was delivered, as before.
+// Pending lists show that an entry was cancelled, and still its number of deliveries.
 func TestWhatWasCancelledIsShown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -15,23 +15,23 @@ import (
 
 // Bounds of one look of a Watcher.
 const (
-	samplePartitions = 512             // partitions; of more, the queues take turns
-	sampleBatch      = 64              // partitions asked in one pipeline
-	sampleGroups     = 64              // groups of a partition that are looked at one by one
-	sampleConsumers  = 500             // consumers of a group; of more, all count as alive
-	sampleRetries    = 100             // members of the schedule in which retries are counted
-	sampleNewest     = 10              // entries whose lateness is looked at
+	samplePartitions = 512             // partitions; if there are more, the queues take turns
+	sampleBatch      = 64              // partitions per pipeline
+	sampleGroups     = 64              // groups of a partition that are read one by one
+	sampleConsumers  = 500             // consumers of a group; with more, all count as alive
+	sampleRetries    = 100             // members of the schedule among which retries are counted
+	sampleNewest     = 10              // entries whose lateness is read
 	sampleBytes      = 2 << 20         // of the newest entries, of all queues together
-	sampleUnknown    = 32 << 10        // bytes that an entry counts for while its size is not known
+	sampleUnknown    = 32 << 10        // assumed bytes of an entry of unknown size
 	sampleTimeout    = 2 * time.Second // of each pipeline
 	consumerAlive    = time.Minute     // since a consumer last asked for entries
 )
 
-// FreshLetter is how old a dead letter may be that still says that messages are being given up.
+// FreshLetter is the greatest age of a dead letter that still indicates that messages are being given up.
 const FreshLetter = 5 * time.Minute
 
-// QueueSample is what a Watcher sees of a queue at one look, in all its partitions together: figures that cost the server next to
-// nothing. What they cannot say exactly, Stats does.
+// QueueSample is a Watcher's view of a queue, over all its partitions: figures that cost the server next to nothing.
+// Stats is more exact.
 type QueueSample struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
@@ -58,14 +58,14 @@ type QueueSample struct {
 	MoreGroups  int           `json:"more_groups,omitempty"` // that were not looked at
 }
 
-// QueueRates is what happened in a queue, per second. Nil: the server does not say.
+// QueueRates are the events of a queue per second. Nil: the server does not tell.
 type QueueRates struct {
 	In   *float64 `json:"in"`   // became scheduled, retries included, less what was cancelled
 	Out  *float64 `json:"out"`  // became ready
 	Done *float64 `json:"done"` // were freed, because every group was done with them
 }
 
-// GroupSample is what a Watcher sees of a group.
+// GroupSample is a Watcher's view of a group.
 type GroupSample struct {
 	Name      string       `json:"name"`
 	Lag       int64        `json:"lag"`
@@ -102,7 +102,7 @@ type GroupSample struct {
 	Done *float64 `json:"done_per_second,omitempty"`
 }
 
-// read reads partitions, in two round trips per batch: one for their counts, one for what there is. now is the server's clock.
+// read reads partitions, in two round trips per batch: one for counts, one for contents. now is the server's clock.
 func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
 	r := partitionReader{c: w.c, now: now}
 	others := []view.Question{r.settings(lua.NewGlobals(w.prefix).Defaults, &w.defaults)}
@@ -121,7 +121,7 @@ func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
 		}
 		others = nil
 		batch = slices.DeleteFunc(slices.Clone(batch), func(p *partition) bool { return p.err != nil })
-		ask(batch, func(p *partition) []view.Question { // what fails here is left out: the stream may be gone by now
+		ask(batch, func(p *partition) []view.Question { // failures are left out here: the stream may be gone by now
 			return append(r.groupQuestions(p), w.sampleQuestions(&r, p)...)
 		})
 		for _, p := range batch {
@@ -147,7 +147,7 @@ func (w *Watcher) read(ctx context.Context, parts []*partition, now time.Time) {
 	}
 }
 
-// sampleQuestions asks for the retries that are due next, and for the newest entries.
+// sampleQuestions asks for the next due retries, and for the newest entries.
 func (w *Watcher) sampleQuestions(r *partitionReader, p *partition) (all []view.Question) {
 	b := w.c.B
 	if p.metas > 0 && p.scheduled > 0 { // each retry has meta
@@ -165,8 +165,8 @@ func (w *Watcher) sampleQuestions(r *partitionReader, p *partition) (all []view.
 	return all
 }
 
-// spend says how many of the newest entries of a partition to ask for, and subtracts their likely bytes from those that this look
-// may still read.
+// spend returns how many of the newest entries of a partition to ask for, and subtracts their likely bytes from the
+// budget of this look.
 func (w *Watcher) spend(name string) (entries int64) {
 	size, known := w.sizes[name]
 	entries = 1
@@ -179,7 +179,7 @@ func (w *Watcher) spend(name string) (entries int64) {
 	return entries
 }
 
-// takeNewest notes how late the newest entries of a stream became ready, and how large they are.
+// takeNewest notes the lateness and the size of a stream's newest entries.
 func (w *Watcher) takeNewest(p *partition, now time.Time) {
 	if len(p.newest) == 0 {
 		return
@@ -203,7 +203,7 @@ func (w *Watcher) takeNewest(p *partition, now time.Time) {
 	w.sizes[p.name] = bytes / len(p.newest)
 }
 
-// serverLag returns the server's figure, or where it has none an upper bound: what is pending was delivered.
+// serverLag returns the server's lag, or if it has none an upper bound: pending entries are delivered ones.
 func serverLag(entries int64, g view.GroupInfo) groupLag {
 	most := max(0, entries-g.Pending)
 	switch {
@@ -215,7 +215,7 @@ func serverLag(entries int64, g view.GroupInfo) groupLag {
 	return groupLag{entries: min(g.Lag, entries)}
 }
 
-// sampleOf returns what the partitions of a queue hold together.
+// sampleOf returns the sample of a queue from its partitions.
 func sampleOf(queue string, parts []*partition) QueueSample {
 	var errs []error
 	for _, p := range parts {

@@ -10,12 +10,12 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// This file computes what tells a standstill from a queue that is merely busy: for how long nobody has drained, and nobody read.
+// This file measures how long nothing was drained and nothing was read. That tells a standstill from a busy queue.
 
-// stalled returns for how long messages have been overdue while nothing became ready: a partition whose stream grows is drained,
-// however late its messages are.
+// stalled returns how long messages have been overdue while nothing became ready. A partition whose stream grows is
+// being drained, however late its messages are.
 func (r *partitionReader) stalled(p *partition) view.Millis {
-	last := time.Time{} // when an entry was added, as far as is known
+	last := time.Time{} // when the last known entry was added
 	note := func(id view.EntryID) {
 		if t := id.Time(); t.After(last) {
 			last = t
@@ -32,8 +32,8 @@ func (r *partitionReader) stalled(p *partition) view.Millis {
 	return min(p.behind, view.Millis(max(0, r.now.Sub(last))))
 }
 
-// wait notes for how long entries have waited for the group, and for how long while none of its consumers read. lag is what waits
-// for it, consumers are all that it has but the reclaimer's own.
+// wait notes how long entries have waited for the group, and how long no consumer read meanwhile. lag is the group's
+// backlog; consumers are all its consumers except the reclaimer.
 func (g *groupFigures) wait(now time.Time, lag groupLag, consumers []view.Consumer) {
 	if lag.entries == 0 || lag.since.IsZero() {
 		return
@@ -49,14 +49,15 @@ func (g *groupFigures) wait(now time.Time, lag groupLag, consumers []view.Consum
 	g.waiting, g.unread = &waiting, &unread
 }
 
-// standing is what a Watcher remembers of a group for which entries wait.
+// standing is a Watcher's memory of a group with a backlog.
 type standing struct {
-	last  view.EntryID // the last entry that it was given
-	since time.Time    // of the first look that saw entries behind it
+	last  view.EntryID // last entry delivered to the group
+	since time.Time    // of the first look that saw entries after it
 }
 
-// waitingSince returns a time since when an entry waits for a group at least: that of the oldest of the newest entries which the
-// group was not given yet, or of the first look that saw it stand where it stands. It asks nothing.
+// waitingSince returns a time since which an entry has waited for a group, at least. It is the time of the oldest of
+// the newest entries that the group was not given, or of the first look that saw the group at its present position. It
+// sends no command.
 func (w *Watcher) waitingSince(p *partition, g view.GroupInfo, now time.Time) time.Time {
 	since := now
 	if s, seen := w.stood[p.name][g.Name]; seen && s.last == g.Last {
@@ -71,30 +72,30 @@ func (w *Watcher) waitingSince(p *partition, g view.GroupInfo, now time.Time) ti
 	return since
 }
 
-// settings asks for all settings that a hash holds.
+// settings asks for all settings in a hash.
 func (r *partitionReader) settings(key string, hash *map[string]string) view.Question {
 	return view.Into(r.c.B().Hgetall().Key(key).Build(), hash, rueidis.RedisResult.AsStrMap)
 }
 
-// policyOf returns the policy of a group that a Watcher looks at.
+// policyOf returns the policy of a group, for a Watcher.
 func (p *partition) policyOf(group string, defaults map[string]string) stream.Policy {
 	policies, _ := stream.ResolveAll([]string{group}, p.settings, defaults)
 	return policies[group]
 }
 
-// newestLetter asks for the newest dead letter, if that is a fresh one. A Watcher asks when their number has grown.
+// newestLetter asks for the newest dead letter, if it is a fresh one. A Watcher asks when their number has grown.
 func (r *partitionReader) newestLetter(p *partition) view.Question {
 	from := strconv.FormatInt(r.now.Add(-FreshLetter).UnixMilli(), 10)
 	return view.Entries(r.c.B().Xrevrange().Key(p.keys.Dead).End("+").Start(from).Count(1).Build(), &p.letters)
 }
 
-// letterCount is what a Watcher remembers of the dead letters of a partition.
+// letterCount is a Watcher's memory of a partition's dead letters.
 type letterCount struct {
 	count  int64
-	newest time.Time // zero: it was not a fresh one
+	newest time.Time // zero: it was not fresh
 }
 
-// takeLetter notes how old the newest dead letter is.
+// takeLetter notes the age of the newest dead letter.
 func (w *Watcher) takeLetter(p *partition, now time.Time) {
 	seen := w.letters[p.name]
 	if len(p.letters) > 0 {
@@ -109,7 +110,7 @@ func (w *Watcher) takeLetter(p *partition, now time.Time) {
 	}
 }
 
-// ageOf returns how old an entry is; nil when its ID cannot be read.
+// ageOf returns the age of an entry; nil if its ID is malformed.
 func ageOf(e rueidis.XRangeSlice, now time.Time) *view.Millis {
 	id, err := view.ParseEntryID(e.ID)
 	if err != nil {

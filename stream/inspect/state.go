@@ -18,53 +18,55 @@ import (
 
 // Bounds of one read of a StateReader.
 const (
-	stateScans     = 10       // steps of ZSCAN for one partition, 1,000 members each
-	stateMoreScans = 20       // of these, those behind the first one, of all partitions together
-	stateEntries   = 1000     // of a stream whose lags are counted, where the server does not tell them
-	stateMeasures  = 16       // such streams
+	stateScans     = 10       // steps of ZSCAN for one partition, of 1,000 members each
+	stateMoreScans = 20       // further steps after the first one, of all partitions together
+	stateEntries   = 1000     // length of a stream whose lags are counted if the server does not tell them
+	stateMeasures  = 16       // number of such streams
 	stateLetters   = 16 << 20 // bytes of dead letters, of all partitions together
-	stateUnread    = 4 << 20  // bytes of entries of which the age is asked, of all partitions together
+	stateUnread    = 4 << 20  // bytes of entries read for their age, of all partitions together
 )
 
-// PartitionState is what one partition holds, as metrics show it.
+// PartitionState is the state of one partition for metrics.
 type PartitionState struct {
 	Queue     string
 	Partition int
-	Err       error // lua.ErrWrongType: a key holds something else; nothing else is known
+	Err       error // lua.ErrWrongType: a key has another type; the rest is unknown
 	Held      bool
 	Flow
 
 	Scheduled, Overdue   int64
-	Behind               time.Duration // how late the oldest overdue message is
-	NextDue              time.Time     // the earliest due time that is still to come; zero = none
+	Behind               time.Duration // lateness of the oldest overdue message
+	NextDue              time.Time     // the earliest future due time; zero = none
 	Ready, Entries, Dead int64
-	Memory               int64 // bytes; -1: the server does not say
+	Memory               int64 // bytes; -1: the server does not tell
 
 	Groups []GroupState
 
-	// Letters counts the newest 10,000 dead letters by group and reason; Unread is how many were not read for that. When some go
-	// from more than 64 KiB of them, the oldest are taken for gone, and all are read again once a minute.
+	// Letters counts the newest 10,000 dead letters by group and reason; Unread is the number of further ones. If
+	// letters disappear and there are more than 64 KiB of them, the oldest are assumed to be gone, and all are read
+	// again once a minute.
 	Letters map[LetterKind]int64
 	Unread  int64
 }
 
-// GroupState is what one partition holds for one group.
+// GroupState is the state of one group in one partition.
 type GroupState struct {
 	Name         string
 	Lag, Pending int64
 
-	// Brief: it is one of those behind the first 64, by name, of which nothing else is known.
+	// Brief: it is not among the first 64 groups, by name, so the fields below are unknown.
 	Brief                    bool
 	Retrying                 int64         // -1: the user may not count them
 	OldestAge, OldestIdle    time.Duration // of the oldest pending entry: since it became ready, since a sign of life
-	OldestHeld               time.Duration // of the same: since it was delivered, at least
-	OldestUnread             time.Duration // for how long the oldest entry has waited that the group was not given yet, at least
-	Usual                    time.Duration // how long deliveries took lately; negative: not known
+	OldestHeld               time.Duration // of the same entry: since it was delivered, at least
+	OldestUnread             time.Duration // how long the oldest undelivered entry has waited, at least
+	Usual                    time.Duration // recent duration of deliveries; negative: unknown
 	Consumers, IdleConsumers int64
 }
 
-// StateReader reads what partitions hold, again and again: what a Watcher reads, and what it bounds too narrowly for figures that
-// are added up. It remembers the dead letters that it has counted, and reads only new ones. Not safe for concurrent use.
+// StateReader reads the state of partitions at intervals: the figures of a Watcher, and exact ones where a Watcher's
+// bounds are too narrow for sums. It keeps the counts of dead letters, and reads only new ones. Not safe for concurrent
+// use.
 type StateReader struct {
 	c       rueidis.Client
 	prefix  string
@@ -78,10 +80,10 @@ func NewStateReader(c rueidis.Client, prefix string) *StateReader {
 		budget: stateBudget{stateLetters, stateMeasures, stateMoreScans, stateUnread}}
 }
 
-// Read returns what partitions hold, given by name. One that cannot be read is an error, but for lua.ErrWrongType, which it says
-// itself. About ten commands for each partition, two for each group and one for each key that is there, in two round trips for
-// every 64, and a third one where groups lag, which reads the oldest entry of each that is not delivered; further ones for long
-// schedules with retries, for new dead letters, and for lags that the server does not know.
+// Read returns the states of partitions, given by name. It fails if one cannot be read, except for lua.ErrWrongType,
+// which is in that partition's state. It sends about ten commands per partition, two per group and one per existing
+// key, in two round trips per 64 partitions. A third round trip reads the oldest undelivered entry of groups with a
+// backlog. Long schedules with retries, new dead letters, and lags that the server does not know take further ones.
 func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionState, error) {
 	if len(names) == 0 {
 		clear(r.letters)
@@ -105,7 +107,7 @@ func (r *StateReader) Read(ctx context.Context, names []string) ([]PartitionStat
 	return read.states, nil
 }
 
-// stateRead is one read.
+// stateRead is one call of Read.
 type stateRead struct {
 	partitionReader
 	stateBudget
@@ -113,18 +115,18 @@ type stateRead struct {
 	states  []PartitionState
 }
 
-// stateBudget is what one read may do for all partitions together, beyond what each is asked.
+// stateBudget is the budget of one call for all partitions together, beyond the questions asked of each.
 type stateBudget struct{ letterBytes, measures, scans, unreadBytes int }
 
-// statePartition is a partition as it is read.
+// statePartition is a partition while it is read.
 type statePartition struct {
 	*partition
 	memory [6]int64
 
-	deniedScan bool // ZSCAN, which counts retries
+	deniedScan bool // of ZSCAN, which counts retries
 	retried    rueidis.ScanEntry
 	fresh      []rueidis.XRangeSlice   // the newest letter, if it is not counted yet
-	unread     [][]rueidis.XRangeSlice // of each group, the oldest entry that it was not given, if it was read
+	unread     [][]rueidis.XRangeSlice // by group, the oldest undelivered entry, if it was read
 }
 
 func (r *stateRead) batch(ctx context.Context, prefix string, names []string) error {
@@ -149,14 +151,14 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 		details = append(details, r.retries(p))
 	}
 	for _, p := range parts {
-		details = append(details, r.memory(p)...) // each by itself: a server or a user without the command leaves it out
+		details = append(details, r.memory(p)...) // each alone: a server or a user without the command leaves it out
 	}
 	answers := view.AskEach(ctx, r.c, details...)
 	var unread [][]view.Question
 	for _, p := range parts {
 		unread = append(unread, r.oldestUnread(p))
 	}
-	view.AskEach(ctx, r.c, unread...) // what fails is left out: ages are known at least, and the stream may be gone by now
+	view.AskEach(ctx, r.c, unread...) // failures are left out: the stream may be gone by now
 	for i, p := range parts {
 		err := cmp.Or(p.err, answers[i], answers[len(parts)+i])
 		if p.deniedScan = errors.Is(answers[len(parts)+i], lua.ErrDenied); p.deniedScan {
@@ -176,8 +178,8 @@ func (r *stateRead) batch(ctx context.Context, prefix string, names []string) er
 	return ctx.Err()
 }
 
-// stateCounts asks for what a Watcher asks for, for the next due time, and for dead letters that are not counted yet. Where
-// nothing is new that costs no body.
+// stateCounts asks a Watcher's questions, for the next due time, and for dead letters that are not counted yet. If
+// nothing is new, no body is read.
 func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 	b, k, now := r.c.B, p.keys, strconv.FormatInt(r.now.UnixMilli(), 10)
 	next := b().Zrange().Key(k.Due).Min("("+now).Max("("+lua.ParkedFrom).Byscore().Limit(0, 1).Withscores().Build()
@@ -186,10 +188,10 @@ func (r *stateRead) stateCounts(p *statePartition) []view.Question {
 		view.Number(b().Zcard().Key(k.Turns).Build(), &p.turns))
 }
 
-// streamMemory is where statePartition.memory has the size of the stream.
+// streamMemory is the index of the stream's size in statePartition.memory.
 const streamMemory = 3
 
-// memory asks for the sizes of the keys that are there.
+// memory asks for the sizes of existing keys.
 func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 	k := p.keys
 	for i, one := range []struct {
@@ -204,12 +206,12 @@ func (r *stateRead) memory(p *statePartition) (lists [][]view.Question) {
 	return lists
 }
 
-// oldestUnread asks for the oldest entry that each group was not given, while those that were asked for have fewer bytes than
-// they may, by the mean size of the partition's entries.
+// oldestUnread asks for the oldest undelivered entry of each group, as long as the byte budget lasts, by the mean size
+// of the partition's entries.
 func (r *stateRead) oldestUnread(p *statePartition) (all []view.Question) {
 	size := int(p.memory[streamMemory] / max(1, p.entries))
 	p.unread = make([][]rueidis.XRangeSlice, len(p.infos))
-	if size == 0 { // not known
+	if size == 0 { // unknown
 		return nil
 	}
 	for i := range p.details {
@@ -237,7 +239,7 @@ func (r *stateRead) scanRetries(p *statePartition, cursor uint64) view.Question 
 		Count(1000).Build(), &p.retried)
 }
 
-// rest reads what one round trip cannot, and adds the state of the partition.
+// rest reads what needs more than one round trip, and adds the state of the partition.
 func (r *stateRead) rest(ctx context.Context, p *statePartition) error {
 	lags, err := r.lags(ctx, p)
 	if err != nil {
@@ -303,7 +305,7 @@ func (r *stateRead) groupState(g *groupFigures) GroupState {
 	return s
 }
 
-// lags returns the lags that the server tells; where it has none, they are counted, if that is cheap.
+// lags returns the lags that the server tells. If it lacks any, they are counted, if that is cheap.
 func (r *stateRead) lags(ctx context.Context, p *statePartition) ([]groupLag, error) {
 	lags, approx := make([]groupLag, len(p.infos)), false
 	for i, g := range p.infos {
@@ -317,7 +319,7 @@ func (r *stateRead) lags(ctx context.Context, p *statePartition) ([]groupLag, er
 	return measureLags(ctx, r.c, p.keys.Stream, view.StreamInfo{Length: p.entries, Groups: p.infos})
 }
 
-// countRetries counts the retries in the schedule, in bounded steps; of a longer schedule it projects.
+// countRetries counts the retries in the schedule, in bounded steps. For a longer schedule it extrapolates.
 func (r *stateRead) countRetries(ctx context.Context, p *statePartition) error {
 	step := int64(1)
 	for ; ; step++ {

@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What one read has no budget left for, the next one reads: dead letters of the last queues were never counted by reason.
+// Letters for which one read has no budget left are read by the next one. Those of the last queues were once never
+// counted by reason.
 func TestLettersThatOneReadLeavesOutAreReadByTheNext(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -35,7 +36,7 @@ func TestLettersThatOneReadLeavesOutAreReadByTheNext(t *testing.T) {
 	}
 }
 
-// Retries of long schedules are counted in steps, so many for all partitions together; what is behind them is projected.
+// Retries of long schedules are counted in steps, within a budget for all partitions; the rest is extrapolated.
 func TestRetriesAreCountedWithinABudget(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -64,7 +65,7 @@ func TestRetriesAreCountedWithinABudget(t *testing.T) {
 	}
 }
 
-// The groups behind the first 64 had no figures at all: nobody saw that nobody read for them.
+// Groups beyond the first 64 once had no figures at all: nobody saw that they had no readers.
 func TestEveryGroupHasItsLag(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -15,14 +15,14 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Bounds of one look at a queue. What lies beyond them is estimated, and marked so.
+// Bounds of one look at a queue. Figures beyond them are estimated, and marked as such.
 const (
 	statsEntries = 10_000  // of each walk
 	statsBytes   = 2 << 20 // of each walk
 	statsScans   = 50      // steps of ZSCAN, 1,000 members each
 )
 
-// QueueStats is what a queue holds. Its counts are taken one after the other.
+// QueueStats is the contents of a queue. Its counts are taken one after the other.
 type QueueStats struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`
@@ -57,7 +57,7 @@ type QueueStats struct {
 	ByPartition []PartitionStats `json:"by_partition,omitempty"` // of a queue that has more than one
 }
 
-// PartitionStats is what one partition of a queue holds: see QueueStats.
+// PartitionStats is the contents of one partition of a queue: see QueueStats.
 type PartitionStats struct {
 	Partition   int    `json:"partition"`
 	Scheduled   int64  `json:"scheduled"`
@@ -70,7 +70,7 @@ type PartitionStats struct {
 	Memory      *int64 `json:"memory_bytes,omitempty"` // absent where the server does not say
 }
 
-// GroupStats is what a queue holds for one group.
+// GroupStats is the state of one group of a queue.
 type GroupStats struct {
 	Name string `json:"name"`
 
@@ -108,8 +108,8 @@ type GroupStats struct {
 	Policy stream.Policy `json:"policy"`
 }
 
-// Stats returns what a queue holds, in all its partitions together. One that does not exist holds nothing. Of each partition it
-// reads at most 6 MiB, in bounded steps. lua.ErrWrongType: a key holds something else; the error names it.
+// Stats returns the contents of a queue, over all its partitions. A queue that does not exist is empty, not an error.
+// It reads at most 6 MiB per partition, in bounded steps. lua.ErrWrongType: a key has another type; the error names it.
 func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueStats, error) {
 	counts, err := stream.Partitions(ctx, c, prefix, queue)
 	if err != nil {
@@ -170,7 +170,7 @@ func (p *partition) stats() PartitionStats {
 	return s
 }
 
-// deepReader reads all that Stats says of one partition, step by step.
+// deepReader reads the Stats of one partition, step by step.
 type deepReader struct {
 	partitionReader
 	prefix string
@@ -189,7 +189,7 @@ func (r *deepReader) read(ctx context.Context) error {
 	return nil
 }
 
-// keyTypes says what the keys of a partition hold.
+// keyTypes returns the expected types of a partition's keys.
 func (p *partition) keyTypes() []struct{ name, key, want string } {
 	k := p.keys
 	return []struct{ name, key, want string }{
@@ -199,7 +199,7 @@ func (p *partition) keyTypes() []struct{ name, key, want string } {
 	}
 }
 
-// types refuses a queue of which a key holds something else.
+// types returns lua.ErrWrongType if a key has another type.
 func (r *deepReader) types(ctx context.Context) error {
 	keys := r.p.keyTypes()
 	types, questions := make([]string, len(keys)), make([]view.Question, len(keys))
@@ -218,14 +218,14 @@ func (r *deepReader) types(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// figures asks what a Watcher asks, without its bounds, reads the policies, and measures the lags.
+// figures asks a Watcher's questions without bounds, reads the policies, and measures the lags.
 func (r *deepReader) figures(ctx context.Context) error {
 	p := r.p
 	if err := view.Ask(ctx, r.c, r.counts(p)...); err != nil {
 		return err
 	}
 	questions := r.groupQuestions(p)
-	if p.overdue > 0 { // its age says whether somebody drains
+	if p.overdue > 0 { // its age tells whether the partition is being drained
 		newest := r.c.B().Xrevrange().Key(p.keys.Stream).End("+").Start("-").Count(1).Build()
 		questions = append(questions, view.Entries(newest, &p.newest))
 	}
@@ -233,7 +233,7 @@ func (r *deepReader) figures(ctx context.Context) error {
 		return err
 	}
 	info := view.StreamInfo{Length: p.entries, Groups: p.infos}
-	// No group is called "": its policy is what counts for groups without settings of their own.
+	// No group is called "": its policy is the one of groups without settings of their own.
 	policies, warning, err := stream.ReadPolicies(ctx, r.c, r.prefix, p.name, append(info.Names(), ""))
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (r *deepReader) oldest(ctx context.Context) error {
 	return readBodies(ctx, r.c, r.p.keys.Stream, list)
 }
 
-// retries counts the members of the schedule that are retries, per group. Each has meta: without any there is nothing to count.
+// retries counts the retries in the schedule, per group. Each has meta: without any meta there are none.
 func (r *deepReader) retries(ctx context.Context) error {
 	if r.p.metas == 0 {
 		return nil

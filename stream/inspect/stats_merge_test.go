@@ -29,7 +29,7 @@ func TestStatsAddPartitionsUp(t *testing.T) {
 		for i := range 3 {
 			p := r.Part(i)
 			p.Kill("a", lua.ReasonDeadLetter, "broken", "dead")
-			p.Fill(2 + i) // of these b gets all, and the dead one
+			p.Fill(2 + i) // b gets all of these, and so does the dead one
 			entries = append(entries, p.Take("a", "shared", 1)...)
 			p.Take("a", fmt.Sprint("own-", i), 1)
 			p.Do("ZADD", p.Keys.Due, at(time.Duration(3-i)*time.Hour), "later", at(-time.Duration(1+i)*time.Minute), "late")
@@ -98,11 +98,11 @@ func TestStatsNameThePartitionsThatAreNotServed(t *testing.T) {
 		}
 	}
 	r.grow(4)
-	redistest.Want(t, "warnings after mending", len(r.stats().Warnings), 2) // b is behind in partition 1, and a in 2
+	redistest.Want(t, "warnings after mending", len(r.stats().Warnings), 2) // b lags in partition 1, and a in 2
 }
 
-// A worker whose only slot is taken in one partition has not read another one yet: stats said that the group has no
-// consumer there.
+// A worker whose only slot is in use in one partition has not read another one yet. Stats used to say that the group
+// has no consumer there.
 func TestPartitionThatWaitsForASlotIsNotCalledUnserved(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

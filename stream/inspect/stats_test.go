@@ -119,8 +119,8 @@ func TestStatsCountEverything(t *testing.T) {
 	})
 }
 
-// The server's own lag is nil, or wrong, once entries were deleted out of order, which freeing on acknowledgement does all the
-// time.
+// The server's own lag is nil or wrong once entries were deleted out of order, which freeing after acknowledgements
+// always does.
 func TestLagIsRightAfterDeletesOutOfOrder(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

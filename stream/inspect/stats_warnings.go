@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// comparePartitions returns warnings for partitions that are not served as the others are.
+// comparePartitions returns warnings for partitions that are not served like the others.
 func comparePartitions(queue string, parts []*partition, groups []*groupFigures) (warnings []string) {
 	mend := fmt.Sprintf("mend it with `duestream queue partitions %s %d`", queue, len(parts))
 	say := func(partitions []string, format string, args ...any) {
@@ -45,7 +45,7 @@ func comparePartitions(queue string, parts []*partition, groups []*groupFigures)
 	return warnings
 }
 
-// allBusy says whether a group has consumers that are alive, and each of them holds something in some partition.
+// allBusy reports whether a group has live consumers, and each of them holds entries in some partition.
 func allBusy(parts []*partition, g *groupFigures) bool {
 	held := map[string]int64{}
 	for _, p := range parts {

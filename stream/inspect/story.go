@@ -18,10 +18,10 @@ import (
 // ErrNoHistory: none of the queues keeps a history.
 var ErrNoHistory = errors.New("there is no history")
 
-// ErrUntold: the histories tell nothing of a message.
+// ErrUntold: the histories do not mention the message.
 var ErrUntold = errors.New("nothing is told of it")
 
-// Change is one change of state of a message, as the history of its queue has it.
+// Change is one recorded change of state of a message, from the history of its queue.
 type Change struct {
 	Queue    string      `json:"queue"`
 	At       time.Time   `json:"at"`    // by the server's clock
@@ -41,7 +41,7 @@ type Change struct {
 	By       string      `json:"by,omitempty"`       // who did it
 }
 
-// Story is what the histories of queues tell of a message, oldest first.
+// Story is the recorded changes of a message in the histories of queues, oldest first.
 type Story struct {
 	ID      string    `json:"id"`
 	At      time.Time `json:"at"` // by the server's clock, when it was read
@@ -50,18 +50,18 @@ type Story struct {
 	Looked  int64     `json:"looked"` // how many entries of histories were read
 }
 
-// StoryOptions change what ReadStory does. The zero value is fine.
+// StoryOptions change what ReadStory does. The zero value is valid.
 type StoryOptions struct {
 	Queues   []string                  // where to look; none = all that are registered
 	Progress func(looked, total int64) // called now and then, one at a time; total grows
 }
 
-// ReadStory reads what became of a message, also of one that is gone, in the histories of queues that keep one. It is complete
-// where the histories reach back far enough, but for what left no change to a script, as plain ZADD, XREADGROUP and XACK, for
-// purges, and for acknowledgements of entries that were ready before the history begins.
-// ErrNoHistory: there is nothing to read; ErrUntold: nothing is told of this message.
+// ReadStory reads the changes of a message, even of one that is gone, from the histories of queues that keep one. It is
+// complete if the histories reach back far enough, with three exceptions: changes by plain commands such as ZADD,
+// XREADGROUP and XACK; purges; and acknowledgements of entries that were ready before the history begins. ErrNoHistory:
+// there is nothing to read. ErrUntold: the histories do not mention the message.
 //
-// It reads all that the histories hold, in pages of about 64 KiB.
+// It reads the histories completely, in pages of about 64 KiB.
 func ReadStory(ctx context.Context, c rueidis.Client, prefix, id string, o StoryOptions) (Story, error) {
 	s := Story{ID: id, Changes: []Change{}}
 	errs := []error{lua.CheckPrefix(prefix), lua.CheckID(id)}
@@ -108,7 +108,7 @@ type storyReader struct {
 	changes       []Change
 }
 
-// queue reads the histories of those partitions of a queue where the message may have been.
+// queue reads the histories of a queue's partitions that may have held the message.
 func (r *storyReader) queue(ctx context.Context, queue string, counts lua.Counts) error {
 	kept := false
 	for _, partition := range counts.Candidates(r.id) {
@@ -136,9 +136,9 @@ func (r *storyReader) queue(ctx context.Context, queue string, counts lua.Counts
 
 // partition reads one history.
 func (r *storyReader) partition(ctx context.Context, queue, key string) error {
-	// An entry of foreign make has its own ID for one.
+	// An entry of another program has its own ID as the message's.
 	t := teller{id: r.id, queue: queue, ready: map[string]readyEntry{r.id: {}}, letters: map[string]bool{}}
-	last, ok, err := view.ReadLastID(ctx, r.c, key) // what comes later is for the next one who asks
+	last, ok, err := view.ReadLastID(ctx, r.c, key) // later entries are left to the next call
 	if err != nil || !ok {
 		return err
 	}
@@ -162,14 +162,14 @@ func (r *storyReader) partition(ctx context.Context, queue, key string) error {
 	return nil
 }
 
-// readyEntry is what a teller remembers of an entry.
+// readyEntry is a teller's memory of an entry.
 type readyEntry struct {
 	at    time.Time // when it became ready
-	group string    // of a retry: the only one that it is for
+	group string    // of a retry: the only group that it is for
 }
 
-// teller picks the changes of one message out of the history of a partition, in its order. What is told of an entry, or of a
-// letter, without the ID of its message, is known by what was told of it before.
+// teller picks the changes of one message out of the history of a partition, in order. A record of an entry or a letter
+// may lack the ID of its message; teller knows it by earlier records of the same entry or letter.
 type teller struct {
 	id, queue string
 	ready     map[string]readyEntry // entries of the message
@@ -179,14 +179,14 @@ type teller struct {
 
 func (t *teller) hear(one lua.Told) {
 	entry, known := t.ready[one.Entry]
-	if one.ID == one.Entry { // of a body that was lost, that is all there is for an ID
+	if one.ID == one.Entry { // a lost body leaves only the entry ID as its ID
 		one.ID = ""
 	}
 	if one.ID != t.id && (one.ID != "" || !known && !t.letters[one.Letter]) {
 		return
 	}
 	if one.Event == lua.EventAcknowledged && entry.group != "" && one.Group != entry.group {
-		return // a retry of another group, which this one only takes out of its way
+		return // a retry of another group, which this group only skips
 	}
 	c := Change{
 		Queue: t.queue, At: one.At, Event: one.Event, Group: one.Group, Attempt: one.Attempt, Due: one.Due, Was: one.Was,
@@ -196,7 +196,7 @@ func (t *teller) hear(one lua.Told) {
 	switch {
 	case one.Event == lua.EventReady:
 		t.ready[one.Entry] = readyEntry{one.At, one.Group}
-		if one.Due.UnixMilli() > 1e12 { // before 2001 is for those who mean now
+		if one.Due.UnixMilli() > 1e12 { // a time before 2001 means now
 			c.Late = view.Millis(max(0, one.At.Sub(one.Due)))
 		}
 	case !entry.at.IsZero():
@@ -208,7 +208,7 @@ func (t *teller) hear(one lua.Told) {
 	t.changes = append(t.changes, c)
 }
 
-// step adds to what was read, and to what there is to read.
+// step adds to the number of entries read, and to the number to read.
 func (r *storyReader) step(looked, total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

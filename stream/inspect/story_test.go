@@ -22,8 +22,8 @@ func tellOf(s Story) (list []string) {
 	return list
 }
 
-// What is told without an ID belongs to the message of its entry; a group that passed over a retry of another one did not
-// acknowledge it; a due time that no calendar has is none.
+// A record without an ID belongs to the message of its entry. A group that skipped a retry of another group did not
+// acknowledge it. A due time before all calendars is none.
 func TestStoryIsOfOneMessage(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	add := func(values ...string) {
@@ -55,7 +55,7 @@ func TestStoryIsOfOneMessage(t *testing.T) {
 	}
 }
 
-// A story ends where the history ended when it was asked for, however fast that grows.
+// A story ends where the history ended at the time of the call, however fast the history grows.
 func TestStoryOfAHistoryThatGrowsEnds(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	fill := func() {
@@ -77,7 +77,7 @@ func TestStoryOfAHistoryThatGrowsEnds(t *testing.T) {
 	}
 }
 
-// A group has no history of its own, and cannot take away that of its queue.
+// A group has no history of its own, and cannot switch off that of its queue.
 func TestAGroupCannotClearTheHistory(t *testing.T) {
 	r := newRig(t, redistest.Shared(t))
 	keep := stream.PolicyUpdate{History: new(10)}

@@ -10,19 +10,19 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// searchPageBytes bounds a page of a stream that is looked through for one message: about as much as a server writes to a
-// connection at once. With pages of 192 KiB the look takes a fifth longer.
+// searchPageBytes bounds a page of a stream that is searched for one message. It is about as much as a server writes to
+// a connection at once. With pages of 192 KiB the search takes a fifth longer.
 const searchPageBytes = 64 << 10
 
 // streamSearch looks for one message in streams.
 type streamSearch struct {
 	c       rueidis.Client
-	filters []rueidis.Client // one for each direction; none: replies come whole, through c
+	filters []rueidis.Client // one per direction; none: whole replies, through c
 	id      string
-	looked  func(entries int) // nil, or called with what was looked through; by several goroutines
+	looked  func(entries int) // nil, or called with the number of entries examined; by several goroutines
 }
 
-// streamPage is one page of a stream: the entries that carry the message, and what else is to be known of it.
+// streamPage is one page of a stream: the entries of the message, and the page's bounds and size.
 type streamPage struct {
 	found          []lua.Entry
 	entries, bytes int
@@ -62,9 +62,9 @@ func (s *streamSearch) page(ctx context.Context, key, from, to string, count int
 	return p, nil
 }
 
-// all calls found for every entry that carries the message and comes after an entry ID: once each, one at a time, in any
-// order. It returns the ID of the newest entry that it read. It reads from both ends at once until they meet, so that the
-// server prepares one page while another is parsed; and then what was added meanwhile.
+// all calls found once for every entry of the message after an entry ID, one call at a time, in any order. It returns
+// the ID of the newest entry that it read. It reads from both ends at once until they meet, so that the server prepares
+// one page while another is parsed. Then it reads entries added meanwhile.
 func (s *streamSearch) all(ctx context.Context, key, after string, found func(lua.Entry) error) (newest string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,7 +73,7 @@ func (s *streamSearch) all(ctx context.Context, key, after string, found func(lu
 	for _, backwards := range []bool{false, true} {
 		readers.Go(func() {
 			if failed := s.readTowards(ctx, key, backwards, &b); failed != nil {
-				b.failed.Do(func() { err = failed }) // the first: it ends the other
+				b.failed.Do(func() { err = failed }) // the first error: it stops the other reader
 				cancel()
 			}
 		})
@@ -86,15 +86,15 @@ func (s *streamSearch) all(ctx context.Context, key, after string, found func(lu
 	return b.newest, err
 }
 
-// unreadRange is the part of a stream that was not read from either end yet.
+// unreadRange is the part of a stream that neither end has read yet.
 type unreadRange struct {
 	mu        sync.Mutex
-	low, high string // entry IDs: what is between them was not read yet; "" is the end of the stream
+	low, high string // entry IDs: between them nothing was read; "" is the end of the stream
 	newest    string
 	met       bool
 
 	found  func(lua.Entry) error
-	known  map[string]bool // entries that it was called for
+	known  map[string]bool // entries passed to found
 	failed sync.Once
 }
 
@@ -104,7 +104,8 @@ func (b *unreadRange) between() (from, to string, met bool) {
 	return openEnd(b.low, "-"), openEnd(b.high, "+"), b.met
 }
 
-// add notes a page, and passes on what was found in it, unless the other side has found it. whole: it was the last page.
+// add notes a page, and passes the entries found in it on, unless the other side has found them. whole: it was the last
+// page.
 func (b *unreadRange) add(p streamPage, backwards, whole bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -150,7 +151,7 @@ func (s *streamSearch) readTowards(ctx context.Context, key string, backwards bo
 	}
 }
 
-// openEnd is the end of a range of entries that is open there, or the end of the stream when there is no ID.
+// openEnd returns the exclusive end of a range of entries, or end if there is no ID.
 func openEnd(id, end string) string {
 	if id == "" {
 		return end
@@ -158,7 +159,7 @@ func openEnd(id, end string) string {
 	return "(" + id
 }
 
-// compareEntries orders entry IDs. A text that is none comes first.
+// compareEntries orders entry IDs. A malformed one comes first.
 func compareEntries(a, b string) int {
 	x, _ := view.ParseEntryID(a)
 	y, _ := view.ParseEntryID(b)

@@ -15,10 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher looks at queues again and again, at little cost: eight to twelve commands per partition, and up to two per group, in
-// two pipelines for every 64 partitions; of the newest entries and dead letters it reads at most about 2 MiB. It changes nothing.
-// Queues with more than 512 partitions together take turns; until its next turn a queue keeps its last sample. It must not be
-// used concurrently.
+// Watcher samples queues at intervals, at little cost. It sends eight to twelve commands per partition, and up to two
+// per group, in two pipelines for every 64 partitions. It reads at most about 2 MiB of the newest entries and dead
+// letters. It changes nothing. Queues with more than 512 partitions together take turns; until its next turn a queue
+// keeps its last sample. It must not be used concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string
@@ -27,8 +27,8 @@ type Watcher struct {
 	known map[string]lua.Counts
 	seen  map[string]*lastSample
 	turn  int            // where the next look begins
-	sizes map[string]int // partition → bytes of its newest entries, each
-	bytes int            // that this look may still read of newest entries
+	sizes map[string]int // partition → mean bytes of its newest entries
+	bytes int            // budget of this look for newest entries
 
 	defaults map[string]string
 	stood    map[string]map[string]standing // by partition and group
@@ -44,18 +44,18 @@ type lastSample struct {
 	lateAt time.Time // by the server's clock
 }
 
-// NewWatcher returns a watcher of these queues; without any, of all that the bridges know.
+// NewWatcher returns a Watcher of these queues; with none, of all that the bridges know.
 func NewWatcher(c rueidis.Client, prefix string, queues []string) *Watcher {
 	return &Watcher{c: c, prefix: prefix, only: queues, seen: map[string]*lastSample{}, sizes: map[string]int{},
 		stood: map[string]map[string]standing{}, letters: map[string]letterCount{}}
 }
 
-// Look returns what the queues hold, by name, with rates since the look before. A queue that cannot be looked at says so itself,
-// in Err; Look fails when the server cannot be asked, or no queue can be looked at.
+// Look returns samples of the queues, sorted by name, with rates since the last look. A queue that cannot be read has
+// its error in Err. Look fails if the server cannot be asked, or if no queue can be read.
 func (w *Watcher) Look(ctx context.Context) ([]QueueSample, error) { return w.LookAt(ctx, nil) }
 
-// LookAt is Look at those queues alone that are wanted; nil: all are. What is not wanted costs nothing, and has no rates at the
-// look after.
+// LookAt is Look at the wanted queues only; nil: all. An unwanted queue costs nothing, and has no rates at its next
+// look.
 func (w *Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([]QueueSample, error) {
 	now, err := w.clock(ctx)
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([
 	switch {
 	case err == nil:
 		w.known = registry
-	case w.known == nil: // else what was known counts: on a cluster the registry may be away while most queues are not
+	case w.known == nil: // else the known one is used: on a cluster the registry may be away while most queues are not
 		return nil, fmt.Errorf("look at queues: %w", err)
 	}
 	names := w.only
@@ -91,7 +91,7 @@ func (w *Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([
 	return samples, nil
 }
 
-// clock asks for the time of the first server that answers: of a cluster, one may be away.
+// clock returns the time of the first server that answers: of a cluster, one may be away.
 func (w *Watcher) clock(ctx context.Context) (now time.Time, err error) {
 	for _, node := range w.c.Nodes() {
 		call, cancel := context.WithTimeout(ctx, sampleTimeout)
@@ -104,7 +104,7 @@ func (w *Watcher) clock(ctx context.Context) (now time.Time, err error) {
 	return now, err
 }
 
-// inTurn returns the queues to look at now: all, or as many as have 512 partitions together, at least one.
+// inTurn returns the queues of this look: all, or as many as have 512 partitions together, at least one.
 func (w *Watcher) inTurn(names []string) (turn []string) {
 	if len(names) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func (w *Watcher) inTurn(names []string) (turn []string) {
 		turn = append(turn, name)
 	}
 	if w.turn += len(turn); len(turn) == len(names) {
-		w.turn++ // so that the bytes of newest entries are not always those of the same queues
+		w.turn++ // so that the budget for newest entries is not always spent on the same queues
 	}
 	return turn
 }
@@ -159,14 +159,14 @@ func (w *Watcher) lookAt(ctx context.Context, queues []string, now time.Time) er
 		next.sample = sample
 		w.seen[queue] = next
 	}
-	// All queues failed, and not because of what they hold: the server is away, and the first error says why.
+	// All queues failed, and not because of their contents: the server is away, and the first error tells why.
 	if len(queues) > 0 && len(failed) == len(queues) && !errors.Is(failed[0], lua.ErrWrongType) {
 		return failed[0]
 	}
 	return nil
 }
 
-// forget drops what is remembered of queues that are not watched any more.
+// forget drops the state of queues that are no longer watched.
 func (w *Watcher) forget(names []string) {
 	maps.DeleteFunc(w.seen, func(name string, _ *lastSample) bool {
 		_, found := slices.BinarySearch(names, name)
@@ -181,13 +181,13 @@ func (w *Watcher) forget(names []string) {
 	maps.DeleteFunc(w.letters, func(name string, _ letterCount) bool { return gone(name) })
 }
 
-// watchedCounts holds, per partition, the counts of which the difference between two looks is a rate.
+// watchedCounts holds, per partition, the counts whose differences between two looks are rates.
 type watchedCounts map[string]partitionCounts
 
 type partitionCounts struct {
 	scheduled, entries int64
-	added              int64  // entries ever
-	addedBy            string // by what it is known: only figures known by the same compare; "" = it is not known
+	added              int64  // entries ever added
+	addedBy            string // its source: only figures of the same source compare; "" = unknown
 	groups             map[string]groupCounts
 }
 
@@ -201,7 +201,7 @@ func countPartitions(parts []*partition) watchedCounts {
 		for _, g := range p.infos {
 			fresh := g.Last == (view.EntryID{})
 			one.groups[g.Name] = groupCounts{g.Read, g.Pending}
-			if fresh { // nothing was delivered ever; the server may not say so
+			if fresh { // nothing was ever delivered; the server may not tell
 				one.groups[g.Name] = groupCounts{}
 			}
 			if g.Read >= 0 && g.Lag >= 0 {
@@ -217,7 +217,7 @@ func countPartitions(parts []*partition) watchedCounts {
 	return all
 }
 
-// fillRates fills in what happened between two looks. What is not known is NaN.
+// fillRates fills in the rates between two looks. NaN = unknown.
 func fillRates(s *QueueSample, before, now watchedCounts, span time.Duration) {
 	var in, out, done float64
 	groups := map[string]float64{}
@@ -247,7 +247,7 @@ func fillRates(s *QueueSample, before, now watchedCounts, span time.Duration) {
 	}
 }
 
-// perSecond returns a rate; nil: it is not known. A negative number counts as 0: someone else deleted something.
+// perSecond returns a rate; nil = unknown. A negative one counts as 0: somebody else deleted entries.
 func perSecond(n float64, span time.Duration) *float64 {
 	if math.IsNaN(n) || span <= 0 {
 		return nil

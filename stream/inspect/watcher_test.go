@@ -30,8 +30,8 @@ func (r *rig) sample(w *Watcher) QueueSample {
 	return all[0]
 }
 
-// Who waits for how long is known from what is read anyway: by the newest entries, and by where the group stood at the look
-// before. Stats says the same.
+// The waiting times come from data that is read anyway: the newest entries, and the group's position at the last look.
+// Stats agrees.
 func TestWaitingEntriesHaveAnAge(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -62,7 +62,7 @@ func TestWaitingEntriesHaveAnAge(t *testing.T) {
 		want := []string{"90 s, unread for less: true", "<nil> <nil>", "90 s, unread for less: true"}
 		for i, g := range r.stats().Groups {
 			exact := want[i]
-			if g.Name == "dead" { // a Watcher sees the newest ten only
+			if g.Name == "dead" { // a Watcher reads only the newest ten
 				exact = "100 s, unread for less: true"
 			}
 			redistest.Want(t, g.Name+" in stats", ages(g.Waiting, g.Unread), exact)
@@ -82,7 +82,7 @@ func TestWaitingEntriesHaveAnAge(t *testing.T) {
 	})
 }
 
-// A sample is cheaper than stats, and says the same.
+// A sample is cheaper than Stats, and agrees with it.
 func TestSamplesAgreeWithStats(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -136,7 +136,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
 		r.Groups("a", "b")
-		r.Fill(3) // before the first look: none of it may count
+		r.Fill(3) // before the first look, so none of it may count
 		r.Xack("a", r.Take("a", "c", 3)...)
 		w := r.watch(r.Queue)
 		first := r.sample(w)
@@ -149,7 +149,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		r.Ready("x-1", "x-2", "x-3", "x-4", "x-5")
 		r.Xack("a", r.Take("a", "c", 4)...)
 		var held []lua.Held
-		for _, entry := range r.Take("b", "c", 6)[3:] { // the three of the beginning are still b's
+		for _, entry := range r.Take("b", "c", 6)[3:] { // the first three are still b's
 			held = append(held, lua.Held{Entry: entry})
 		}
 		if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "b", held); err != nil {
@@ -161,7 +161,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 			g.Groups[1].Done == nil {
 			t.Fatalf("%+v %+v", g, per)
 		}
-		// However long it took: 15 came in, 5 became ready, 3 were freed; a ended 4 deliveries, b 3.
+		// Whatever time it took: 15 came in, 5 became ready, 3 were freed; a ended 4 deliveries, b 3.
 		unit := *per.Out / 5
 		for what, pair := range map[string][2]float64{
 			"in": {*per.In, 15}, "done": {*per.Done, 3}, "a": {*g.Groups[0].Done, 4}, "b": {*g.Groups[1].Done, 3},
@@ -178,7 +178,7 @@ func TestWatcherTellsRatesAndLateness(t *testing.T) {
 		}
 		r.Do("DEL", r.Keys.Stream)
 		if g = r.sample(w); g.Late == nil || *g.Late < view.Millis(59*time.Minute) || g.PerSecond.In != nil {
-			t.Errorf("%+v", g) // what was seen a moment ago is still told; and figures of another stream are not compared
+			t.Errorf("%+v", g) // the lateness is still shown; figures of another stream are not compared
 		}
 	})
 }
@@ -210,9 +210,8 @@ func TestALookIsCheap(t *testing.T) {
 			t.Fatal(len(all), err)
 		}
 		t.Logf("%d commands in %s: %v", m.Count(), time.Since(start).Round(time.Millisecond), m.Commands())
-		// The clock, the registry and the defaults.
-		// Of each queue 8, the newest entries, and since when entries are held; of each group that has them its oldest pending
-		// entry and its consumers.
+		// The clock, the registry and the defaults. Per queue 8, the newest entries, and the notes of deliveries; per
+		// group with pending entries its oldest one and its consumers.
 		if n := m.Count(); n > 3+queues*(8+2+2) {
 			t.Errorf("%d commands: %v", n, m.Commands())
 		}
@@ -244,7 +243,7 @@ func TestAQueueThatCannotBeLookedAtIsNamedAndTheOthersAreSeen(t *testing.T) {
 	})
 }
 
-// Once it is known how large entries are, a look reads no more of them than it may, and small ones by the handful.
+// Once the size of entries is known, a look reads no more bytes than its budget, and several small entries at once.
 func TestLargePayloadsAreNotReadForTheirLateness(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -286,7 +285,7 @@ func TestLargePayloadsAreNotReadForTheirLateness(t *testing.T) {
 	redistest.Want(t, "newest entries of a queue with small ones", w.spend("small"), int64(sampleNewest))
 }
 
-// Of a thousand queues each is looked at in turn, and all are told of.
+// Of a thousand queues each has its turn, and all are in the result.
 func TestManyQueuesTakeTurns(t *testing.T) {
 	t.Parallel()
 	w := NewWatcher(nil, "p", nil)

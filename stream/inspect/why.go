@@ -16,26 +16,26 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Bounds of what is asked to say why a message is not delivered.
+// Bounds of the questions why a message is not delivered.
 const (
-	whyGroups    = 8    // groups of a ready message that are asked for their readers
-	whyConsumers = 1000 // consumers of a group that is asked
+	whyGroups    = 8    // groups of a ready message whose readers are read
+	whyConsumers = 1000 // consumers of such a group
 
-	// lastHeartbeat is how old the last heartbeat of a live bridge may be; bridges send one every second.
+	// lastHeartbeat is the greatest age of a live bridge's last heartbeat; bridges send one every second.
 	lastHeartbeat = 5 * time.Second
-	// soon is how long what is due, or abandoned, may take to move while nothing is wrong.
+	// soon is how long a due or abandoned message may normally take to move.
 	soon = 2 * time.Second
 )
 
-// surroundings is what Find knows of all that a message may wait for. It asks for each thing once. Of what it may not ask, or
-// gets no answer to, it says nothing.
+// surroundings is Find's knowledge of everything that a message may wait for. It asks each question once. It tells
+// nothing about questions that are denied or not answered.
 type surroundings struct {
 	c      rueidis.Client
 	prefix string
 	now    time.Time
 
-	bridges func() bool // known, and none lives
-	full    func() bool // known, and at maxmemory
+	bridges func() bool // the heartbeats can be read, and no bridge is alive
+	full    func() bool // the memory can be read, and is at maxmemory
 
 	mu       sync.Mutex
 	policies map[[2]string]stream.Policy // by queue and group
@@ -48,8 +48,8 @@ func newSurroundings(ctx context.Context, c rueidis.Client, prefix string, now t
 	return s
 }
 
-// noBridge says whether the heartbeats can be read, and none is fresh. It reads the newest 100. If all of these have names
-// that no bridge has, it is false.
+// noBridge reports whether the heartbeats can be read and none is fresh. It reads the newest 100. It returns false if
+// all of these have names that no bridge has.
 func (s *surroundings) noBridge(ctx context.Context) bool {
 	const most = 100
 	var names []string
@@ -64,13 +64,13 @@ func (s *surroundings) noBridge(ctx context.Context) bool {
 	return err == nil && len(names) < most
 }
 
-// isFull says whether a server can be asked, and has reached its limit of memory. Of a cluster it asks one.
+// isFull reports whether the server can be asked and has reached its memory limit. Of a cluster it asks one server.
 func isFull(ctx context.Context, c rueidis.Client) bool {
 	info, err := view.ReadInfo(ctx, c, "memory")
 	return err == nil && info.Number("maxmemory") > 0 && info.Number("used_memory") >= info.Number("maxmemory")
 }
 
-// policy returns the policy of a group; ok is false when it cannot be read.
+// policy returns the policy of a group; ok is false if it cannot be read.
 func (s *surroundings) policy(ctx context.Context, queue, group string) (p stream.Policy, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *surroundings) policy(ctx context.Context, queue, group string) (p strea
 	return p, err == nil
 }
 
-// obstacles says what keeps a message in the schedule, besides its time.
+// obstacles names what keeps a message in the schedule, besides its due time.
 func (s *surroundings) obstacles(ctx context.Context, queue string) (all []string) {
 	if p, ok := s.policy(ctx, queue, ""); ok && p.Held {
 		all = append(all, "the queue is paused")
@@ -103,7 +103,7 @@ func (s *surroundings) obstacles(ctx context.Context, queue string) (all []strin
 	return all
 }
 
-// why says why a message that is scheduled, pending or dead is not delivered, or not done.
+// why tells why a scheduled, pending or dead message is not delivered, or not done.
 func (s *surroundings) why(ctx context.Context, p Sighting) string {
 	switch p.State {
 	case StateScheduled, StateRetrying:
@@ -153,7 +153,7 @@ func (s *surroundings) whyHeld(ctx context.Context, p Sighting) string {
 	return text
 }
 
-// attempt returns the number of the attempt, and of how many.
+// attempt returns the number of the attempt, and if known the maximum.
 func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 	most := p.MaxAttempts
 	if most == 0 {
@@ -166,7 +166,7 @@ func (s *surroundings) attempt(ctx context.Context, p Sighting) string {
 	return fmt.Sprintf("%d of %d", p.Attempt, most)
 }
 
-// whyNowhere says what is known of a message that was not found.
+// whyNowhere tells what is known of a message that was not found.
 func (s *surroundings) whyNowhere(f Finding) string {
 	var all []string
 	for _, w := range f.Windows {
@@ -205,7 +205,7 @@ func whyDead(p Sighting) string {
 	return text + ": a dead letter since " + formatTime(p.Dead)
 }
 
-// whyReady says why groups have not been given an entry yet.
+// whyReady tells why groups have not been given an entry yet.
 func (s *surroundings) whyReady(ctx context.Context, key string, waiting []view.GroupInfo, p Sighting) string {
 	if len(waiting) == 0 {
 		return "no group is on the stream: it waits for one"
@@ -225,8 +225,8 @@ func (s *surroundings) whyReady(ctx context.Context, key string, waiting []view.
 	return strings.Join(all, "; ")
 }
 
-// read says whether a group may have a reader: one that gave a sign of life within the visibility timeout, or that cannot be
-// ruled out.
+// read reports whether a group may have a reader: a consumer with a sign of life within the visibility timeout, or one
+// that cannot be ruled out.
 func (s *surroundings) read(ctx context.Context, key, queue string, g view.GroupInfo) bool {
 	if g.Consumers == 0 || g.Consumers > whyConsumers {
 		return g.Consumers > 0
@@ -238,10 +238,10 @@ func (s *surroundings) read(ctx context.Context, key, queue string, g view.Group
 	})
 }
 
-// formatTime writes a time as people and programs read it.
+// formatTime formats a time for people and programs.
 func formatTime(t time.Time) string { return t.Local().Format(time.RFC3339) }
 
-// quoted writes a name: as it is, or in quotes if it is not one that CheckGroup accepts.
+// quoted returns a name: unchanged, or in quotes if CheckGroup does not accept it.
 func quoted(name string) string {
 	if lua.CheckGroup(name) != nil || strings.ContainsAny(name, " \t") {
 		return fmt.Sprintf("%.64q", name)

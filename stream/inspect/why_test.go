@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// why finds the message once, and wants each of its places to say why it is not delivered.
+// why finds the message once, and expects the reason in each of its places to match.
 func (r *rig) why(id string, patterns ...string) {
 	r.T.Helper()
 	f, err := Find(r.T.Context(), r.Client, r.Prefix, id, FindOptions{Queues: []string{r.Queue}})
@@ -29,7 +29,7 @@ func (r *rig) why(id string, patterns ...string) {
 	}
 }
 
-// An operator who asks where a message is wants to know why it is not delivered.
+// An operator who searches a message wants to know why it is not delivered.
 func TestFindSaysWhyAMessageInTheScheduleIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -98,7 +98,7 @@ func TestFindSaysWhyAReadyOrHeldMessageIsNotDone(t *testing.T) {
 			r.Do("XGROUP", "DESTROY", r.Keys.Stream, name)
 		}
 		r.Policy(map[string]string{stream.SettingVisibility: "100"})
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { // me has not been heard of for longer than that
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { // consumer me is idle for longer than that
 			f, err := Find(t.Context(), r.Client, r.Prefix, "b", FindOptions{Queues: []string{r.Queue}})
 			return len(f.Places) == 1 && f.Places[0].Why == "nobody reads group g", fmt.Sprint(f.Places, err)
 		})

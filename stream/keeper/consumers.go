@@ -14,9 +14,9 @@ import (
 
 const dropBatch = 500
 
-// DropIdleConsumers deletes consumers, of all groups of a partition, that hold nothing and have read nothing for longer than
-// idle, and says how many. The next read of a consumer that comes back creates it again. One round trip per group, and one per
-// 500 deleted.
+// DropIdleConsumers deletes consumers that hold no entries and have not read for longer than idle, in all groups of a
+// partition. It returns their number. A consumer that comes back is created again by its next read. One round trip per
+// group, and one per 500 deleted.
 func DropIdleConsumers(ctx context.Context, c rueidis.Client, prefix, queue string, idle time.Duration) (int, error) {
 	keys := lua.NewKeys(prefix, queue)
 	stream, err := view.ReadStream(ctx, c, keys.Stream)
@@ -41,7 +41,7 @@ func dropIdle(ctx context.Context, c rueidis.Client, keys lua.Keys, group string
 	}
 	var gone []string
 	for _, one := range all {
-		// The consumer of the reclaimer holds entries only inside a script.
+		// The reclaimer's consumer holds entries only inside a script.
 		if one.Pending == 0 && (time.Duration(one.Idle) > idle || one.Name == lua.ReclaimConsumer) {
 			gone = append(gone, one.Name)
 		}

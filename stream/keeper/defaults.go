@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	defaultsInterval = 20 * time.Second // between two looks whether the defaults are there
+	defaultsInterval = 20 * time.Second // between two checks of whether the defaults exist
 	defaultsRetry    = time.Second      // after an error, at most
 )
 
-// defaultsKeeper writes the policy of queues that have none of their own: once at the start, and again when it is gone (a flush,
-// a failover).
+// defaultsKeeper writes the default policy: once at the start, and again when it was lost (by a flush or a failover).
 type defaultsKeeper struct {
 	client  rueidis.Client
 	prefix  string
 	policy  stream.Policy
-	written bool // the defaults were written once at least
+	written bool // the defaults were written at least once
 	state   loop.Reporter
 }
 
@@ -33,7 +32,7 @@ func newDefaultsKeeper(cfg Config) *defaultsKeeper {
 	}
 }
 
-// run keeps the defaults until ctx ends. With the zero policy it leaves the defaults that are there alone.
+// run keeps the defaults until ctx ends. With the zero policy it leaves existing defaults alone.
 func (d *defaultsKeeper) run(ctx context.Context) {
 	if d.policy == (stream.Policy{}) {
 		return
@@ -48,7 +47,8 @@ func (d *defaultsKeeper) run(ctx context.Context) {
 	})
 }
 
-// pass writes the defaults unless they were written and are there still, and says whether it did. One round trip, or two.
+// pass writes the defaults unless they were written and still exist, and reports whether it wrote. One round trip, or
+// two.
 func (d *defaultsKeeper) pass(ctx context.Context) (wrote bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

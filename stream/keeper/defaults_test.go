@@ -15,7 +15,7 @@ import (
 
 var shortTries = stream.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: time.Second, RetryMax: time.Minute}
 
-// The defaults are written at the start, left alone while they are there, and written again when they are gone.
+// The defaults are written at the start, left alone while they exist, and written again when they are lost.
 func TestDefaultsAreWrittenAndStay(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -33,13 +33,13 @@ func TestDefaultsAreWrittenAndStay(t *testing.T) {
 			}
 		}
 		d := newDefaultsKeeper(Config{Client: r.Client, Prefix: r.Prefix, Defaults: shortTries}.withDefaults())
-		do("HSET", key, stream.SettingMaxAttempts, "9") // of a bridge that started before
+		do("HSET", key, stream.SettingMaxAttempts, "9") // by a bridge that started earlier
 		for _, step := range []struct {
 			before func()
 			want   string
 		}{
 			{func() {}, "true 3"}, {func() {}, "false 3"},
-			{func() { do("HSET", key, stream.SettingMaxAttempts, "7") }, "false 7"}, // of one that started later
+			{func() { do("HSET", key, stream.SettingMaxAttempts, "7") }, "false 7"}, // by one that started later
 			{func() { do("DEL", key) }, "true 3"}, {func() {}, "false 3"},
 		} {
 			step.before()
@@ -51,7 +51,8 @@ func TestDefaultsAreWrittenAndStay(t *testing.T) {
 	})
 }
 
-// A bridge that was denied to write the defaults said nothing, for ever. It says so once, and goes on when it is allowed.
+// A bridge without permission to write the defaults used to be silent for ever. Now it logs that once, and continues
+// when it gets the permission.
 func TestDefaultsThatMayNotBeWrittenAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -76,7 +77,7 @@ func TestDefaultsThatMayNotBeWrittenAreReportedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, one := range list { // the server counts what is the same as one
+		for _, one := range list { // the server counts equal ones as one
 			fields, _ := one.AsMap()
 			count := fields["count"]
 			c, _ := count.AsInt64()

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// notes returns what bridges have noted of the queue, but for when they looked.
+// notes returns the notes of bridges about the queue, except the times of their looks.
 func (r *rig) notes() map[string]string {
 	r.T.Helper()
 	all, err := r.Client.Do(r.T.Context(), r.Client.B().Hgetall().Key(r.Keys.Calm).Build()).AsStrMap()
@@ -22,8 +22,8 @@ func (r *rig) notes() map[string]string {
 	return all
 }
 
-// Notes since when deliveries are held go with what they are about: when the group holds nothing, when it is destroyed, when
-// another bridge looks after the queue, and when the queue is drained.
+// Notes of deliveries are deleted with their subject: when the group holds nothing, when it is destroyed, when another
+// bridge takes over the queue, and when the queue is drained.
 func TestNotesOfDeliveriesGoWithThem(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -62,7 +62,7 @@ func TestNotesOfDeliveriesGoWithThem(t *testing.T) {
 	})
 }
 
-// A queue that is drained holds no hash field.
+// A drained queue holds no hash field.
 func TestDrainedQueueHoldsNoNotesOfDeliveries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Defaults of KeeperConfig.
+// Defaults of Config.
 const (
 	DefaultKeepMin        = 100 * time.Millisecond
 	DefaultKeepMax        = time.Second
@@ -31,7 +31,7 @@ const (
 )
 
 const (
-	gatherNotices    = 20 * time.Millisecond // notices come in bursts, and one request looks at many queues
+	gatherNotices    = 20 * time.Millisecond // notices come in bursts, and one request serves many queues
 	lookInterval     = time.Second           // between two such requests
 	consumerInterval = 10 * time.Minute
 	orphanInterval   = 20 * time.Second // while a queue is busy
@@ -40,35 +40,37 @@ const (
 
 // Config configures a Keeper. Only Client is required.
 type Config struct {
-	// Client is used for every call; closed by whoever made it.
+	// Client serves every call; whoever made it closes it.
 	Client rueidis.Client
 	// Prefix starts every key. Default lua.DefaultPrefix.
 	Prefix string
-	// Logger is told of each change of state once. Nil: discard.
+	// Logger gets one line per change of state. Default: nil, no log.
 	Logger *slog.Logger
-	// Actor is how the histories of queues name the bridge. Empty: nobody is named.
+	// Actor is the name of the bridge in the histories of queues. Default: "", no name.
 	Actor string
-	// Observer is told what is reclaimed, dead-lettered and freed. Nil: nobody is.
+	// Observer gets the numbers of reclaimed, dead-lettered and freed entries. Default: nil, no observer.
 	Observer observe.Observer
 
-	// Defaults is the policy of queues that have none of their own: it is written at the start, and when it is gone. The zero
-	// value leaves what is in Redis alone.
+	// Defaults is the policy of queues without one of their own. It is written at the start, and again when it was
+	// lost. The zero value leaves the defaults in Redis alone.
 	Defaults stream.Policy
 
-	// KeepMin and KeepMax bound the interval at which a busy queue is looked after; in between it is a fifth of the smallest
-	// visibility timeout of its groups. Default 100ms and 1s. KeepMax is also how long acknowledged entries stay in memory at
-	// most, when consumers only run XACK and one pass suffices.
+	// KeepMin and KeepMax bound the interval between two passes over a busy queue. In between, the interval is a fifth
+	// of the smallest visibility timeout of its groups. Default 100ms and 1s. KeepMax is also the longest time that
+	// acknowledged entries stay in memory if consumers only run XACK and one pass suffices.
 	KeepMin, KeepMax time.Duration
-	// QuietMax is the interval a queue comes to that holds entries while nobody reads them. Default 5s; at least KeepMax.
+	// QuietMax is the longest interval of a queue whose entries nobody reads. Default 5s; at least KeepMax.
 	QuietMax time.Duration
-	// TidyInterval parts two visits to queues that hold nothing but dedup windows or bodies without a member: one queue at a
-	// time, however many there are. Default 30s. Too low: idle queues cost requests. Too high: ended windows stay longer.
+	// TidyInterval is the time between two visits to queues that hold only dedup windows or bodies without a member.
+	// One queue is visited at a time, however many there are. Default 30s. Too low: idle queues cost requests. Too
+	// high: ended windows stay longer.
 	TidyInterval time.Duration
-	// PatrolInterval is about how often the keeper looks through the bodies of all queues for bodies without a member. When there
-	// are as many members without a body, the numbers of both do not tell. Default 1h. Too low: the server reads everything that
-	// is scheduled as often. Too high: the body that a producer left which died between HSET and ZADD stays longer.
+	// PatrolInterval is about the time between two patrols through the bodies of all queues, for bodies without a
+	// member. They are needed where equally many members lack a body, because then the counts do not differ. Default
+	// 1h. Too low: the server reads all scheduled messages that often. Too high: a body whose producer died between
+	// HSET and ZADD stays longer.
 	PatrolInterval time.Duration
-	// ConsumerIdle is after how long without a read a consumer that holds nothing is deleted. Default 1h.
+	// ConsumerIdle is the time without a read after which a consumer that holds no entries is deleted. Default 1h.
 	ConsumerIdle time.Duration
 }
 
@@ -109,18 +111,19 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Keeper looks after queues once messages are ready: it reclaims what was abandoned, frees what was acknowledged, deletes
-// consumers that are gone. A queue costs requests only while it holds something. Own, Notice and Untidy never block, may be
-// called from any goroutine, and before Run; Run may be called once. Any number of processes may keep the same queue.
+// Keeper maintains queues whose messages are ready: it reclaims abandoned entries, frees acknowledged ones, and deletes
+// idle consumers. A queue costs requests only while it holds something. Own, Notice, Turns and Untidy never block, and
+// may be called from any goroutine, also before Run. Run may be called once. Any number of processes may keep the same
+// queue.
 type Keeper struct {
 	cfg   Config
 	state loop.Reporter
 	ran   atomic.Bool
-	wake  chan struct{} // there are noticed queues
+	wake  chan struct{} // poked: there are noticed queues
 
 	mu      sync.Mutex
 	owned   map[string]bool
-	noticed map[string]bool // to be looked at: may be busy
+	noticed map[string]bool // queues to look at: they may be busy
 	loops   map[string]*upkeep
 
 	tidy     *turns
@@ -128,7 +131,7 @@ type Keeper struct {
 	policies *policySource
 }
 
-// New checks the configuration. Redis is not touched before Run.
+// New checks the configuration. It does not touch Redis before Run.
 func New(cfg Config) (*Keeper, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -143,8 +146,7 @@ func New(cfg Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Own says which queues are this keeper's from now on. Those it had and that are not among them are left alone; new ones are
-// looked at.
+// Own sets the queues that this keeper owns. It stops the loops of queues that it lost, and looks at new ones.
 func (k *Keeper) Own(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -169,7 +171,8 @@ func (k *Keeper) Own(queues []string) {
 	}
 }
 
-// Notice says that a queue was seen busy, or untidy: it is looked at within a second, unless it is being looked after.
+// Notice reports that a queue may be busy or untidy. The keeper looks at it within a second, unless its loop is busy
+// already.
 func (k *Keeper) Notice(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,8 +181,8 @@ func (k *Keeper) Notice(queue string) {
 	}
 }
 
-// Turns says that a queue was seen to hold messages with keys. It is looked after on its own, within a second at first, and each
-// half a minute while nothing comes of it.
+// Turns reports that a queue holds messages with keys. The queue then gets passes of its own, within a second at first,
+// and every half minute while there is nothing to do.
 func (k *Keeper) Turns(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -194,8 +197,8 @@ func (k *Keeper) Turns(queue string) {
 	}
 }
 
-// Untidy says that a queue was seen to hold no entries, but bodies without a member, or dedup windows. Unlike Notice it costs no
-// look.
+// Untidy reports that a queue has no entries, but bodies without a member, or dedup windows. Unlike Notice it causes no
+// look if the queue has a loop.
 func (k *Keeper) Untidy(queue string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -225,7 +228,7 @@ func (k *Keeper) ownedQueues() []string {
 	return slices.Collect(maps.Keys(k.owned))
 }
 
-// Run looks after the owned queues until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever.
+// Run keeps the owned queues until ctx is cancelled, and then returns nil. It never gives up in an outage of Redis.
 func (k *Keeper) Run(ctx context.Context) error {
 	if k.ran.Swap(true) {
 		return errors.New("keeper: Run may be called once")
@@ -252,7 +255,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		} else if ctx.Err() == nil {
 			k.state.Report(err)
 			wait = retry.NextBackOff()
-			loop.Poke(k.wake) // even if no queue is noticed any more: the next look has to report that looking works again
+			loop.Poke(k.wake) // even if no queue is noticed any more: the next look must report that it works again
 		}
 		if !loop.Sleep(ctx, wait) {
 			return nil
@@ -260,23 +263,23 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// look looks at the noticed queues and starts a loop for each that needs one.
+// look looks at the noticed queues, and starts a loop for each that needs one.
 func (k *Keeper) look(ctx context.Context, loops *sync.WaitGroup) error {
 	return k.inBatches(k.takeNoticed(), func(batch []string) error { return k.lookAt(ctx, loops, batch) })
 }
 
-// inBatches calls do for all queues, so many at a time as one survey looks at.
+// inBatches calls do for all queues, as many at a time as one survey takes.
 func (k *Keeper) inBatches(queues []string, do func(batch []string) error) error {
 	size := lua.MaxSurvey
 	if k.cfg.Client.Mode() == rueidis.ClientModeCluster {
-		size = 1 // one slot a call
+		size = 1 // one slot per call
 	}
 	var calls sync.WaitGroup
 	errs := make([]error, (len(queues)+size-1)/size)
 	for i := range errs {
 		batch := queues[i*size : min((i+1)*size, len(queues))]
 		calls.Go(func() { errs[i] = do(batch) })
-		if size > 1 { // on a cluster all at once: a server that hangs must not keep the others from their turn
+		if size > 1 { // on a cluster all at once: a hanging server must not delay the others
 			calls.Wait()
 		}
 	}
@@ -291,7 +294,7 @@ func (k *Keeper) lookAt(ctx context.Context, loops *sync.WaitGroup, batch []stri
 		return err
 	}
 	for i, look := range looks {
-		// What cannot be looked at is reported by the scheduler, which looks at all queues.
+		// The scheduler surveys all queues, and reports those that cannot be read.
 		if look.Err == nil && (look.Busy || look.Untidy || look.Turns) {
 			k.start(ctx, loops, batch[i], look.Busy || look.Turns)
 		}
@@ -324,8 +327,7 @@ func (k *Keeper) takeNoticed() []string {
 	return queues
 }
 
-// giveBack notices queues again that the keeper could not look at, also those with a busy loop, which notice would leave to the
-// loop.
+// giveBack notices queues again that could not be looked at. Unlike notice, it includes queues with a busy loop.
 func (k *Keeper) giveBack(queues []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -336,7 +338,7 @@ func (k *Keeper) giveBack(queues []string) {
 	}
 }
 
-// start starts the loop of a queue, or tells the one it has that the queue is busy.
+// start starts the loop of a queue, or tells its loop that the queue is busy.
 func (k *Keeper) start(ctx context.Context, loops *sync.WaitGroup, queue string, busy bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -359,7 +361,7 @@ func (k *Keeper) start(ctx context.Context, loops *sync.WaitGroup, queue string,
 	})
 }
 
-// end removes a loop that has nothing left to do; false when the queue was noticed meanwhile.
+// end removes a loop that has nothing left to do. It returns false if the queue was noticed meanwhile.
 func (k *Keeper) end(u *upkeep) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

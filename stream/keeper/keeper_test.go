@@ -65,7 +65,7 @@ func TestKeeperFreesReclaimsAndRests(t *testing.T) {
 			return length == 0 && scheduled == int64(round+1), fmt.Sprintf("length %d, scheduled %d", length, scheduled)
 		})
 		redistest.Eventually(t, 10*time.Second, k.idle)
-		r.Do("DEL", r.Keys.Seen) // fill's IDs are not compared with it, but nothing may be left
+		r.Do("DEL", r.Keys.Seen) // Fill's IDs are not looked up in it, but nothing may be left
 		for i := range 50 {
 			r.Do("ZREM", r.Keys.Due, fmt.Sprint("m-", i))
 		}
@@ -79,9 +79,9 @@ func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	r.Fill(10)
 	r.Xack("g", r.Take("g", "c", 10)...)
 	k := r.keep(Config{KeepMax: 100 * time.Millisecond})
-	k.Notice(r.Queue) // not owned: nothing happens
+	k.Notice(r.Queue) // not owned: no effect
 	redistest.Want(t, "noticed", len(k.takeNoticed()), 0)
-	k.Own([]string{r.Queue, "another"}) // nobody has to notice it
+	k.Own([]string{r.Queue, "another"}) // no notice is needed
 	r.EventuallyLength(0)
 	redistest.Eventually(t, 10*time.Second, k.idle)
 
@@ -95,8 +95,8 @@ func TestKeeperTakesOverWhatItComesToOwnAndLeavesTheRestAlone(t *testing.T) {
 	r.EventuallyLength(0)
 }
 
-// A stream that is empty, and a group that holds what somebody deleted from it: a keeper that comes to own the queue looks at the
-// group, because surveys do so only now and then.
+// An empty stream, and a group that holds a deleted entry: a keeper that gets the queue checks the group, because
+// surveys do so only at times.
 func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -111,8 +111,8 @@ func TestKeeperFindsDeletedEntriesOfAQueueItComesToOwn(t *testing.T) {
 	})
 }
 
-// A look failed at a queue that had been noticed again just before a look had started its loop: it was left to that loop, nothing
-// else was noticed, and the keeper never said that it works again.
+// A look failed for a queue that had been noticed again just before another look started its loop. The queue was left
+// to that loop, nothing else was noticed, and the keeper never logged that it works again.
 func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -136,7 +136,7 @@ func TestKeeperThatCouldNotLookSaysThatItWorksAgain(t *testing.T) {
 	loop.Poke(k.wake)
 	k.mu.Unlock()
 	said(1, 0)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // else it would say so of nothing
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // else there would be nothing that works again
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return k.noticed[r.Queue], "the queue is not to be looked at again"
@@ -160,7 +160,7 @@ func TestKeeperGoesQuietWhileNobodyReads(t *testing.T) {
 	})
 	m := s.Monitor(t)
 	passes := func() int { return m.Commands()["XINFO"] }
-	// It takes six passes to double from 20 to 300 ms, and then nothing is left to do until somebody gives notice.
+	// It takes six passes to double from 20 to 300 ms. Then nothing is left to do until the next notice.
 	redistest.Eventually(t, 10*time.Second, k.idle)
 	if n := passes(); n > 12 {
 		t.Errorf("%d passes", n)
@@ -180,7 +180,7 @@ func TestIdleQueuesCostTheKeeperNothing(t *testing.T) {
 	for i := range 100 {
 		queue := fmt.Sprint("q", i)
 		queues = append(queues, queue)
-		if i%2 == 0 { // as the SDK leaves it: a dedup window that is open for long
+		if i%2 == 0 { // as the SDK leaves it: an open dedup window
 			r.Do("ZADD", lua.NewKeys(r.Prefix, queue).Seen, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "x")
 		}
 	}
@@ -197,7 +197,7 @@ func TestIdleQueuesCostTheKeeperNothing(t *testing.T) {
 	if n := m.Count() - m.Commands()["PING"]; n > 4 {
 		t.Errorf("%d requests in 3s: %v", n, m.Commands())
 	}
-	// Notice cannot tell them from busy ones: one look for all, at most one a second.
+	// Notice cannot tell them from busy queues: one look for all, at most one a second.
 	m.Reset()
 	start = time.Now()
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
@@ -264,7 +264,7 @@ func TestKeeperReportsAWrongTypeOnceAndGoesOn(t *testing.T) {
 		return calls == 1, fmt.Sprint(calls, " lines")
 	})
 	redistest.Want(t, "still pending", r.Pending("g"), int64(1))
-	// What can be done goes on: memory is freed behind the entry that cannot be dead-lettered.
+	// The rest goes on: entries behind the one that cannot be dead-lettered are freed.
 	r.Ready("b")
 	r.Xack("g", r.Take("g", "c", 1)...)
 	r.EventuallyLength(1)

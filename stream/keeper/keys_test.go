@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A worker that knows nothing but XACK gets the next message of a key when the keeper comes by.
+// A consumer that only runs XACK gets the next message of a key when the keeper makes its pass.
 func TestKeyIsPassedOnAfterAPlainXACK(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -35,7 +35,8 @@ func TestKeyIsPassedOnAfterAPlainXACK(t *testing.T) {
 	})
 }
 
-// Keys do not wait for the turns of queues that are only to be tidied: with many of those they stood still for minutes.
+// Keys do not wait for the turns of queues that only need tidying: with many of those they used to stand still for
+// minutes.
 func TestKeysAreNotTidiedInTurn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -48,14 +49,14 @@ func TestKeysAreNotTidiedInTurn(t *testing.T) {
 			continue
 		}
 		q.Groups("g")
-		retry := "r" + lua.Separator + "g" + lua.Separator + "1-1" // keeps a key for long
+		retry := "r" + lua.Separator + "g" + lua.Separator + "1-1" // holds a key for long
 		q.Do("ZADD", q.Keys.Due, "2e15", retry)
 		q.Do("HSET", q.Keys.Meta, retry, `{"id":"r","for":"g","key":"r"}`)
 		q.Do("ZADD", q.Keys.Turns, "0", "r"+lua.Separator+"busy"+lua.Separator+retry)
 	}
 	k := r.keep(Config{TidyInterval: time.Hour})
 	k.Own(queues)
-	for n, name := range append(queues[2:4:4], queues[2:]...) { // twice: when it begins, and while it goes on
+	for n, name := range append(queues[2:4:4], queues[2:]...) { // twice: at the beginning, and while it goes on
 		q, key := r.On(name), fmt.Sprint("k", n)
 		q.Do("ZADD", q.Keys.Turns, "0", key+lua.Separator+"busy"+lua.Separator+"9-9")
 		q.Enqueue(lua.Item{ID: "m " + key, When: lua.At(time.UnixMilli(1000)), Meta: `{"key":"` + key + `"}`})

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// What a group without a name had abandoned was retried for "", which is everybody: another group got it four times. Groups that
-// no retry can be for are left alone, and named once.
+// An entry that a group without a name had abandoned was retried for "", which means everybody: another group got it
+// four times. Groups that no retry can name are left alone, and logged once.
 func TestReclaimLeavesGroupsAloneThatNoRetryCanBeFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

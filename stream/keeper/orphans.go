@@ -16,26 +16,26 @@ import (
 // Bounds of a sweep for orphans.
 const (
 	orphanConfirm    = time.Minute
-	orphanSteps      = 20  // of a pass, per hash: all candidates are looked at
+	orphanSteps      = 20  // per pass and hash, or more to check all candidates
 	orphanLimit      = 500 // candidates, and fields, per step
 	orphanBytes      = 1 << 20
-	orphanFreed      = 16 << 20                  // bytes of bodies that a call may delete, and one body more
-	orphanCandidates = orphanSteps * orphanLimit // remembered per hash, and those of one more step
+	orphanFreed      = 16 << 20                  // bytes of bodies that one call may delete, plus one body
+	orphanCandidates = orphanSteps * orphanLimit // remembered per hash, plus those of one step
 )
 
 const deletedOrphans = "deleted bodies that never had a due time"
 
-// orphanSweep looks through one hash for fields without a member of the schedule. A producer leaves them that died between HSET
-// and what schedules them: lua.EnqueueFresh, or a ZADD without MULTI. Such a producer may be about to run that, so the sweep
-// deletes a field only when it sees it again a minute later, and has not seen it with a member, or with a body of another length,
-// in between.
+// orphanSweep searches one hash for orphans: fields without a member of the schedule. A producer leaves them if it dies
+// between HSET and the command that schedules them (lua.EnqueueFresh, or a ZADD without MULTI). A live producer may be
+// about to run that command. So the sweep deletes a field only if it sees it again a minute later, and has not seen it
+// with a member, or with a body of another length, in between.
 type orphanSweep struct {
 	hash   string
 	cursor string
 	found  map[string]candidate
 }
 
-// candidate is a field that was an orphan at every look.
+// candidate is a field that was an orphan at every look so far.
 type candidate struct {
 	length int64
 	since  time.Time
@@ -45,9 +45,9 @@ func newOrphanSweep(hash string) orphanSweep {
 	return orphanSweep{hash: hash, found: map[string]candidate{}}
 }
 
-// SweepOrphans does one pass over payload and meta: it deletes fields that were without a member of the schedule a minute ago and
-// still are, and looks for more. The next pass goes on where this one ended. waiting is how many fields are still to be
-// confirmed.
+// SweepOrphans makes one pass over payload and meta. It deletes fields that had no member of the schedule a minute ago
+// and still have none, and searches for more. The next pass continues where this one ended. waiting is the number of
+// fields that are not confirmed yet.
 func (t *Trimmer) SweepOrphans(ctx context.Context) (deleted, waiting int, err error) {
 	return t.sweepOrphans(ctx, time.Now())
 }
@@ -64,8 +64,8 @@ func (t *Trimmer) sweepOrphans(ctx context.Context, now time.Time) (deleted, wai
 	return deleted, waiting, nil
 }
 
-// pass looks at every candidate: those that are none any more leave the list, however long they were on it. limit is how many
-// further fields are looked at per step, while the list has room.
+// pass checks every candidate, and drops those that are no longer orphans, however long they were on the list. limit is
+// the number of further fields that one step examines, while the list has room.
 func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, limit int, now time.Time) (deleted int, err error) {
 	batches := o.batches(now)
 	for step := 0; step < orphanSteps || len(batches) > 0; step++ {
@@ -74,7 +74,7 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 			watched, batches = batches[0], batches[1:]
 		}
 		if o.full() {
-			limit = 0 // look for no more until these are gone
+			limit = 0 // search for no more until these are gone
 		}
 		if limit == 0 && len(watched) == 0 {
 			break
@@ -86,7 +86,7 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 		deleted += swept.Deleted
 		o.note(watched, swept, now)
 		if o.cursor = swept.Cursor; o.cursor == "0" {
-			limit = 0 // it came round
+			limit = 0 // the walk is complete
 		}
 	}
 	return deleted, nil
@@ -94,14 +94,14 @@ func (o *orphanSweep) pass(ctx context.Context, c rueidis.Client, due string, li
 
 func (o *orphanSweep) full() bool { return len(o.found) >= orphanCandidates }
 
-// since treats all candidates as if they had been found then.
+// since sets the time at which all candidates were found.
 func (o *orphanSweep) since(now time.Time) {
 	for field, one := range o.found {
 		o.found[field] = candidate{one.length, now}
 	}
 }
 
-// note keeps the list of candidates.
+// note updates the list of candidates.
 func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time) {
 	for i, w := range watched {
 		if swept.Left[i] < 0 || w.Ripe {
@@ -115,7 +115,7 @@ func (o *orphanSweep) note(watched []lua.Watched, swept lua.Swept, now time.Time
 	}
 }
 
-// batches returns all candidates, so many at a time as one step takes, those that have waited long enough first.
+// batches returns all candidates in batches of one step, oldest first.
 func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
 	var all []lua.Watched
 	for field, one := range o.found {
@@ -128,7 +128,7 @@ func (o *orphanSweep) batches(now time.Time) (batches [][]lua.Watched) {
 	return watchBatches(all)
 }
 
-// watchBatches splits the watched fields into calls that are bounded in number, in bytes, and in the memory that they free.
+// watchBatches splits watched fields into calls bounded in number, in bytes, and in the memory that they free.
 func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
 	for len(all) > 0 {
 		n, bytes, freed := 0, 0, int64(0)
@@ -144,16 +144,16 @@ func watchBatches(all []lua.Watched) (batches [][]lua.Watched) {
 	return batches
 }
 
-// OrphanAge is how long a body must have been without a member of the schedule before it is deleted.
+// OrphanAge is how long a body must have had no member of the schedule before it is deleted.
 const OrphanAge = orphanConfirm
 
-// orphanLooks is how often DeleteOrphans looks whether a body has got a member, before it deletes it.
+// orphanLooks is how often DeleteOrphans checks whether a body has got a member before it deletes it.
 const orphanLooks = 6
 
-// DeleteOrphans deletes those of the given fields of a partition's payload and meta that are without a member of the schedule
-// now, and whenever it looks until age from now, and says how many: a producer may be about to add the member. A field that has
-// got one, or another body, stays, though it may be an orphan again by then. Wait is called between the looks. One round trip per
-// 500 fields and look.
+// DeleteOrphans deletes fields of a partition's payload and meta that have no member of the schedule now, nor at any
+// check until age from now, because a producer may be about to add the member. It returns their number. A field that
+// got a member, or another body, stays, even if it becomes an orphan again. It calls wait between the checks. One round
+// trip per 500 fields and check.
 func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload, meta []string, age time.Duration,
 	wait func(time.Duration) error) (deleted int, err error) {
 	hashes, watched := []string{keys.Payload, keys.Meta}, make([][]lua.Watched, 2)
@@ -179,7 +179,7 @@ func DeleteOrphans(ctx context.Context, c rueidis.Client, keys lua.Keys, payload
 	return deleted, nil
 }
 
-// watchAgain returns those fields that are still the same orphans, as they are now. When they are ripe it deletes them.
+// watchAgain returns the fields that are still the same orphans, with their present lengths. If ripe, it deletes them.
 func watchAgain(ctx context.Context, c rueidis.Client, due, hash string, watched []lua.Watched,
 	ripe bool) (left []lua.Watched, deleted int, err error) {
 	for i := range watched {

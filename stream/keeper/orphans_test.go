@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// stopped is a client whose process is stopped before the last command of a request, for as long as something else takes.
+// stopped is a client whose process is stopped before the last command of a request, until a function returns.
 type stopped struct {
 	rueidis.Client
 	meanwhile func()
@@ -29,8 +29,9 @@ func (s stopped) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueid
 	return append(replies, s.Client.Do(ctx, cmds[last]))
 }
 
-// A producer that stopped for minutes between its payloads and the script that schedules them meets a sweep that has deleted some
-// of them, and not yet others: it finds fields of a large hash in different passes. None of the messages is scheduled without.
+// A producer stopped for minutes between its payloads and the script that schedules them. Meanwhile a sweep deleted
+// some payloads and not yet others, because it finds fields of a large hash in different passes. No message is
+// scheduled without its payload.
 func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -63,8 +64,8 @@ func TestNothingIsScheduledWhosePayloadWasSwept(t *testing.T) {
 	})
 }
 
-// What a call deletes is freed inside it: 500 bodies of 1 MB would hold the server for 50 ms. Of those that are only looked at
-// nothing is freed.
+// The bodies that a call deletes are freed inside it: 500 bodies of 1 MB would block the server for 50 ms. Bodies that
+// are only checked are not freed.
 func TestLargeOrphansAreDeletedInSeveralCalls(t *testing.T) {
 	const n, size = 200, 1 << 20
 	all := func(ripe bool) (watched []lua.Watched) {

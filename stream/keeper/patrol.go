@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	patrolRest   = 50 * time.Millisecond // pause between two requests, at least
-	patrolMost   = time.Second           // pause between two requests, at most, however slow the server is
-	patrolShare  = 20                    // in between the pause is so many times as long as the request took
-	patrolLooks  = 3                     // at each candidate, after the first, within the time in which it is confirmed
-	patrolErrors = 10                    // so many errors in a row end the round
+	patrolRest   = 50 * time.Millisecond // shortest pause between two requests
+	patrolMost   = time.Second           // longest pause, however slow the server is
+	patrolShare  = 20                    // in between, the pause in multiples of the request's time
+	patrolLooks  = 3                     // checks of each candidate, after the first one, while it is being confirmed
+	patrolErrors = 10                    // errors in a row that end the round
 	patrolRetry  = time.Minute
 )
 
-// patrol looks for bodies without a member of the schedule, in all owned queues. When a queue has more bodies than members, its
-// upkeep deletes them; the patrol finds those that as many members without a body hide. Both may sweep one queue at the same
-// time, as two bridges may: each deletes only bodies that it has seen without a member for a minute, and that still have none.
+// patrol searches all owned queues for bodies without a member of the schedule. If a queue has more bodies than
+// members, its upkeep deletes them. The patrol finds the rest, which are hidden by equally many members without a body.
+// Both may sweep one queue at the same time, and so may two bridges: each deletes only bodies that it has seen without
+// a member for a minute, and that still have none.
 type patrol struct {
 	k     *Keeper
 	state loop.Reporter
@@ -40,14 +41,14 @@ func newPatrol(k *Keeper) *patrol {
 		now: time.Now, sleep: loop.Sleep}
 }
 
-// patrolledHash is a hash of a queue on a patrol's way.
+// patrolledHash is a hash that the patrol examines.
 type patrolledHash struct {
 	orphanSweep
 	queue, due string
 }
 
-// run makes a round once an interval, at a random time, so that bridges that were started together do not all make it at once. A
-// bridge that has run for a short time may make one, too.
+// run makes a round once per interval, at a random time, so that bridges that were started together do not all make it
+// at once. The first round may come soon after the start.
 func (p *patrol) run(ctx context.Context) {
 	interval := p.k.cfg.PatrolInterval
 	retry := backoff.NewExponentialBackOff(backoff.WithInitialInterval(min(patrolRetry, interval)), backoff.WithMultiplier(2),
@@ -68,8 +69,8 @@ func (p *patrol) run(ctx context.Context) {
 	}
 }
 
-// round looks through all bodies once. It watches the candidates of many queues together: a thousand queues take no thousand
-// minutes.
+// round examines all bodies once. It confirms the candidates of many queues together, so that a thousand queues do not
+// take a thousand minutes.
 func (p *patrol) round(ctx context.Context) error {
 	hashes, failed := p.hashes(ctx)
 	for inRow := 0; len(hashes) > 0 && inRow < patrolErrors && ctx.Err() == nil; {
@@ -104,7 +105,7 @@ func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, failed er
 			looks, err := p.k.survey(ctx, batch)
 			mu.Lock()
 			defer mu.Unlock()
-			for i, look := range looks { // what cannot be looked at is reported by the scheduler, which looks at all queues
+			for i, look := range looks { // the scheduler surveys all queues, and reports those that cannot be read
 				if k := lua.NewKeys(p.k.cfg.Prefix, batch[i]); look.Bodies > 0 {
 					hashes = append(hashes, &patrolledHash{newOrphanSweep(k.Payload), batch[i], k.Due},
 						&patrolledHash{newOrphanSweep(k.Meta), batch[i], k.Due})
@@ -122,7 +123,7 @@ func (p *patrol) hashes(ctx context.Context) (hashes []*patrolledHash, failed er
 	return hashes, failed
 }
 
-// walk looks through a hash, until it came round, or there are candidates enough for now.
+// walk scans a hash to its end, or until there are enough candidates.
 func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err error) {
 	for !b.full() && p.k.owns(b.queue) {
 		started := p.now()
@@ -141,8 +142,8 @@ func (p *patrol) walk(ctx context.Context, b *patrolledHash) (done bool, err err
 	return !b.full(), nil
 }
 
-// confirm watches candidates for the time after which they are none any more, or deleted. The time begins with a first look at
-// all of them: the walk may have taken much longer, and nobody looked at them meanwhile.
+// confirm checks candidates until they are no longer orphans, or deleted. The time of confirmation begins with a first
+// check of all of them, because the walk may have taken much longer without any check.
 func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed error) {
 	for look := 0; look <= patrolLooks && len(found) > 0; look++ {
 		if look > 0 && !p.sleep(ctx, orphanConfirm/patrolLooks) {
@@ -172,12 +173,12 @@ func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed er
 		}
 	}
 	for _, b := range found {
-		clear(b.found) // no answer: these candidates are dropped
+		clear(b.found) // a call failed: these candidates are dropped
 	}
 	return failed
 }
 
-// rest leaves the server to others for a while, after a call that began at a time. False: ctx ended.
+// rest leaves the server to others for a while, after a call that began at started. It returns false if ctx ended.
 func (p *patrol) rest(ctx context.Context, started time.Time) bool {
 	return p.sleep(ctx, min(max(patrolRest, patrolShare*p.now().Sub(started)), patrolMost))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// clockwork makes waits take no time but its own.
+// clockwork simulates time: waits return at once and advance it.
 type clockwork struct {
 	mu     sync.Mutex
 	passed time.Duration
@@ -38,7 +38,7 @@ func (c *clockwork) sleep(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// patrolling returns a keeper of all given queues whose patrol goes by the clockwork.
+// patrolling returns a keeper of the given queues whose patrol uses the clockwork.
 func (r *rig) patrolling(c *clockwork, cfg Config, queues ...string) *Keeper {
 	r.T.Helper()
 	cfg.Client, cfg.Prefix = r.Client, r.Prefix
@@ -51,8 +51,8 @@ func (r *rig) patrolling(c *clockwork, cfg Config, queues ...string) *Keeper {
 	return k
 }
 
-// Bodies without a member stayed for ever beside as many members without a body, because only numbers were compared. A keeper
-// looks through all of them once an interval.
+// Bodies without a member used to stay for ever beside equally many members without a body, because only their numbers
+// were compared. Now a keeper examines all of them once per interval.
 func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	t.Parallel()
 	r, book := newRig(t, redistest.Shared(t)), &queuetest.LogBook{}
@@ -97,8 +97,8 @@ func TestKeeperDeletesOrphansBehindMembersWithoutABody(t *testing.T) {
 	redistest.Want(t, "failing", book.Count("failing"), 0)
 }
 
-// However much is scheduled, a round takes it in bounded requests with rests in between, and remembers a bounded number of
-// candidates.
+// However many messages are scheduled, a round takes bounded requests with rests in between, and remembers a bounded
+// number of candidates.
 func TestPatrolTakesALargeQueueInSteps(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -126,7 +126,7 @@ func TestPatrolTakesALargeQueueInSteps(t *testing.T) {
 	}
 }
 
-// Queues without bodies cost one request for 250 of them.
+// Queues without bodies cost one request per 250 of them.
 func TestPatrolCostsIdleQueuesOneRequest(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -153,7 +153,7 @@ func TestPatrolCostsIdleQueuesOneRequest(t *testing.T) {
 	}
 }
 
-// The server is away for some rounds: one line when that begins and one when it ends, and what was left is done.
+// The server is away for some rounds: one line when that begins and one when it ends, and the rest of the work is done.
 func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -166,11 +166,11 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	rounds := 0
 	c := &clockwork{waited: func(_ int, d time.Duration) bool {
 		if d >= 10*time.Second && d != orphanConfirm/patrolLooks {
-			if rounds++; rounds == 4 { // the first one is before the first round
+			if rounds++; rounds == 4 { // the first wait is before the first round
 				s.Start()
 			}
 		}
-		// The round after the one that works may come upon another connection from before the stop.
+		// The round after a successful one may use another connection from before the stop.
 		return book.Count("works again") == 0
 	}}
 	k := r.patrolling(c, Config{Logger: book.Logger()}, r.Queue, "other")
@@ -193,8 +193,8 @@ func TestPatrolReportsAFailureOnceAndGoesOn(t *testing.T) {
 	})
 }
 
-// A round of a large queue takes longer than a candidate has to be one: what a patrol has not looked at in between had a member,
-// for all it knows, and was delivered; it is another body now, of a producer between HSET and ZADD.
+// A round of a large queue takes longer than the time of confirmation. A candidate that was not checked in between may
+// have had a member, and been delivered. Now it may be another body, of a producer between HSET and ZADD.
 func TestPatrolOfALargeQueueWatchesWhatItFoundForAMinute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

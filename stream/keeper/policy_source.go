@@ -13,22 +13,22 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// knownPatience is how long a read of the defaults of a cluster may take when they are known already.
+// knownPatience is the time limit of a read of a cluster's defaults when older ones are known.
 const knownPatience = 500 * time.Millisecond
 
-// policySource reads policies again and again, of many queues. On a cluster the defaults are on another server than most queues:
-// there they are read every 5 s. While their server is away the last known defaults stay in force, so that no other queue has to
-// wait.
+// policySource reads the policies of many queues repeatedly. On a cluster the defaults are on another server than most
+// queues: they are read every 5 s there. While their server is away the last known defaults stay in force, so that
+// other queues need not wait.
 type policySource struct {
 	client rueidis.Client
 	prefix string
 
 	mu       sync.Mutex
-	defaults map[string]string // nil: not known yet
+	defaults map[string]string // nil: unknown
 	askAt    time.Time
 }
 
-// run keeps the defaults of a cluster known until ctx ends, so that they are when their server goes away.
+// run keeps the defaults of a cluster up to date until ctx ends, so that they are known when their server goes away.
 func (s *policySource) run(ctx context.Context) {
 	if s.client.Mode() != rueidis.ClientModeCluster {
 		return

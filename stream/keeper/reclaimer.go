@@ -24,11 +24,11 @@ import (
 const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
-	reclaimCalls     = 20 // of a pass, per group
-	reclaimFruitless = 5  // of these, so many that find only fresh entries
-	// the oldest pending entries of a group of which is noted since when they are held
+	reclaimCalls     = 20 // per pass and group
+	reclaimFruitless = 5  // of these, calls that find only fresh entries
+	// oldest pending entries of a group whose time of delivery is noted
 	heldNotes = 100
-	// how long a pass takes at most: then other work for the queue has its turn, and the next pass goes on with the next group
+	// longest pass: then other work for the queue has its turn, and the next pass continues with the next group
 	reclaimTime = 10 * time.Second
 )
 
@@ -38,35 +38,36 @@ type ReclaimerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 	Logger *slog.Logger // nil = nothing is logged
-	Actor  string       // how the history of the queue names who reclaims; "" = nobody is named
+	Actor  string       // author of changes in the history of the queue; "" = no name
 
-	Observer observe.Observer // nil = nobody is told
+	Observer observe.Observer // nil = no observer
 
-	// Watched counts only that part of an idle time in which reclaimers looked often enough to say that the server was there: at
-	// least twice in the shortest visibility timeout of the queue's groups. Entries that an outage, or a step of the server's
-	// clock, made look abandoned stay with their consumers; an absence adds its own length to the wait, and never begins it anew.
-	// Reclaimers keep what they saw beside the entries, so it makes no difference which of them looks. They also note there since
-	// when the oldest deliveries of each group are held. False: the idle time counts as it is, and nothing is noted.
+	// Watched counts idle time only while reclaimers looked often enough to know that the server was there: at least
+	// twice in the shortest visibility timeout of the queue's groups. So entries that only seem abandoned after an
+	// outage, or after a step of the server's clock, stay with their consumers. An absence of reclaimers adds its own
+	// length to the wait, and never restarts it. Reclaimers store their observations beside the entries, so any of them
+	// may look. They also note there when the oldest entries of each group were delivered. False: idle time counts as
+	// it is, and nothing is noted.
 	Watched bool
 }
 
-// Reclaimer takes back entries that the groups of a queue hold for longer than their visibility timeout: they are delivered
-// again, or dead-lettered. It remembers how far it has looked. Not safe for concurrent use; any number of processes may reclaim
-// the same queue.
+// Reclaimer reclaims entries that a queue's consumers hold for longer than the visibility timeout: they are delivered
+// again, or dead-lettered. It keeps a cursor between passes. Not safe for concurrent use; any number of processes may
+// reclaim the same queue.
 type Reclaimer struct {
 	cfg     ReclaimerConfig
 	keys    lua.Keys
 	log     *slog.Logger
-	cursors map[string]string // group → where the next pass goes on; absent = from the beginning
+	cursors map[string]string // group → cursor of the next pass; absent = from the beginning
 	warned  string
-	odd     string                           // the groups that were left alone in the last pass
-	told    map[string]map[view.EntryID]bool // group → stuck entries that the observer was told of
+	odd     string                           // groups that were left alone in the last pass
+	told    map[string]map[view.EntryID]bool // group → stuck entries reported to the observer
 	stuck   loop.Reporter
 	lastTry time.Time // when an entry was last found stuck
-	last    string    // the group at which the time of the last pass was up; "" = it had time for all groups
+	last    string    // the group at which the last pass ran out of time; "" = it finished
 	time    time.Duration
-	noted   map[string]bool // groups that may have notes since when their deliveries are held
-	swept   bool            // what another bridge may have noted of other groups is gone
+	noted   map[string]bool // groups that may have notes about deliveries
+	swept   bool            // notes of other bridges about other groups were removed
 
 	policies *policySource
 }
@@ -86,7 +87,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 	}
 }
 
-// ReclaimResult counts what one pass did.
+// ReclaimResult counts the actions of one pass.
 type ReclaimResult struct {
 	Retried int // scheduled for another attempt
 	Dead    int // dead-lettered
@@ -95,20 +96,21 @@ type ReclaimResult struct {
 
 	Cancelled int // ended, because their messages were cancelled while a consumer held them
 
-	More       bool          // a bound ended the pass: go on at once
+	More       bool          // a bound ended the pass: continue at once
 	Visibility time.Duration // the smallest visibility timeout of the groups; zero when there are none
 
 	stream view.StreamInfo
 }
 
-// Moved is how many entries left a pending list.
+// Moved returns the number of entries that left a pending list.
 func (r ReclaimResult) Moved() int { return r.Retried + r.Dead + r.Skipped + r.Cancelled }
 
 var errStuck = errors.New("the stream of dead letters refuses entries: they stay pending")
 
-// Reclaim does one pass over every group that exists on the stream, registered or not, each by its own policy. Work per group is
-// bounded; the next pass goes on where this one ended. A group that fails does not keep the others from their turn.
-// Two round trips, and one per 100 entries taken or 1,000 entries looked at; with an observer, one per 1,000 stuck entries.
+// Reclaim makes one pass over every group that exists on the stream, registered or not, each by its own policy. The
+// work per group is bounded; the next pass continues where this one ended. A failing group does not delay the others.
+// Two round trips, and one per 100 entries reclaimed or 1,000 entries examined; with an observer, also one per 1,000
+// stuck entries.
 func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	var result ReclaimResult
 	stream, err := view.ReadStream(ctx, r.cfg.Client, r.keys.Stream)
@@ -147,7 +149,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 			break
 		}
 		last = g.Name
-		// With a cursor one more call reaches the end, and drops the reclaimer's consumer.
+		// With a cursor, one more call reaches the end, and removes the reclaimer's consumer.
 		if g.Pending == 0 && r.cursors[g.Name] == "" {
 			delete(r.told, g.Name)
 			continue
@@ -157,7 +159,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		if err == nil {
 			err = r.tellStuck(ctx, g.Name, result.Stuck-before)
 		}
-		if errors.Is(err, lua.ErrNoGroup) { // destroyed a moment ago
+		if errors.Is(err, lua.ErrNoGroup) { // destroyed just now
 			delete(r.cursors, g.Name)
 			continue
 		}
@@ -172,8 +174,8 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 	return result, errors.Join(errs...)
 }
 
-// inTurn returns the groups, beginning with the one behind that at which the time of the last pass was up. Otherwise, with
-// thousands of groups and a server far away, the first groups would have every turn.
+// inTurn returns the groups, beginning after the one at which the last pass ran out of time. Otherwise, with thousands
+// of groups and a distant server, only the first groups would be served.
 func (r *Reclaimer) inTurn(groups []view.GroupInfo) []view.GroupInfo {
 	at := slices.IndexFunc(groups, func(g view.GroupInfo) bool { return g.Name > r.last })
 	r.last = ""
@@ -183,7 +185,7 @@ func (r *Reclaimer) inTurn(groups []view.GroupInfo) []view.GroupInfo {
 	return slices.Concat(groups[at:], groups[:at])
 }
 
-// group reclaims one group until its pending list was seen, or a bound is reached.
+// group reclaims one group until its pending list was examined, or a bound is reached.
 func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, result *ReclaimResult) error {
 	shortest, fruitless := time.Duration(0), 0
 	if r.cfg.Watched {
@@ -202,7 +204,7 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 		if err != nil {
 			return err
 		}
-		notes = 0 // the first call of a pass has noted them
+		notes = 0 // the first call of a pass has made them
 		r.tell(group, done)
 		result.Retried += done.Retried
 		result.Dead += done.Dead
@@ -224,8 +226,8 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 	return nil
 }
 
-// sweepNotes drops the notes of groups that hold nothing any more, or are gone. It asks when a group may have some, and once at
-// the beginning: another bridge may have left some.
+// sweepNotes deletes the notes of groups that hold nothing any more, or are gone. It sends a command only if a group
+// may have notes, and once at the beginning, for the notes of other bridges.
 func (r *Reclaimer) sweepNotes(ctx context.Context, stream view.StreamInfo) error {
 	if !r.cfg.Watched {
 		return nil
@@ -250,7 +252,7 @@ func (r *Reclaimer) sweepNotes(ctx context.Context, stream view.StreamInfo) erro
 	return nil
 }
 
-// tell tells the observer what one call did. Most calls find nothing.
+// tell reports one call to the observer. Most calls find nothing.
 func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
 	if r.cfg.Observer == nil || done.Moved() == 0 {
 		return
@@ -270,7 +272,7 @@ func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
 	}
 }
 
-// reportOdd logs one line when other groups than before are left alone.
+// reportOdd logs one line when the set of groups that are left alone changes.
 func (r *Reclaimer) reportOdd(names []string) {
 	odd := ""
 	for _, name := range names {
@@ -288,7 +290,7 @@ func (r *Reclaimer) reportOdd(names []string) {
 	}
 }
 
-// warn logs settings that do not count, once per change.
+// warn logs ignored settings, once per change.
 func (r *Reclaimer) warn(warning error) {
 	text := ""
 	if warning != nil {
@@ -300,8 +302,9 @@ func (r *Reclaimer) warn(warning error) {
 	r.warned = text
 }
 
-// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is tried again only
-// after another visibility timeout: silence counts as success when it has lasted for two, or when no group holds anything.
+// reportStuck logs one line when entries begin to be stuck, and one when they no longer are. A stuck entry is retried
+// only after another visibility timeout. So success is two timeouts without a stuck entry, or groups without pending
+// entries.
 func (r *Reclaimer) reportStuck(result ReclaimResult) {
 	switch {
 	case result.Stuck > 0:

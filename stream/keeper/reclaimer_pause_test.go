@@ -9,10 +9,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A server that was paused for longer than the visibility timeout serves those first who waited at its door. Once that was a pass
-// of the reclaimer, now and then: it took everything from healthy workers, whose extends were next in line, before any heartbeat
-// could tell that there had been an outage. The script that reclaims asks by its own clock when it last looked, so that it cannot
-// be overtaken by an outage.
+// After a pause longer than the visibility timeout, a server first serves the clients that wait. Once that was a pass
+// of the reclaimer: it took everything from healthy workers, whose extends were next in line, before any heartbeat
+// could show that there had been an outage. The script that reclaims checks by its own clock when it last looked, so an
+// outage cannot overtake it.
 func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -55,7 +55,7 @@ func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 	})
 }
 
-// A server that is always slow is reclaimed from all the same.
+// Entries on a server that is always slow are reclaimed all the same.
 func TestSlowServerIsReclaimedFromInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

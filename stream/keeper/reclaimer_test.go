@@ -39,13 +39,14 @@ func TestAbandonedEntryIsRetriedForItsGroupAlone(t *testing.T) {
 		redistest.Want(t, "for", e.For, "one")
 		redistest.Want(t, "attempt", e.Attempt, 2)
 		redistest.Want(t, "error", strings.HasPrefix(e.Error, "visibility timeout"), true)
-		// The reclaimer's own consumer is not left behind.
+		// The reclaimer's own consumer is removed.
 		redistest.Want(t, "consumers", fmt.Sprint(r.Consumers("one")), "[dead]")
 	})
 }
 
-// A cursor that starts from the beginning each time sees only the first entries of a pending list: XAUTOCLAIM looks at ten
-// entries per entry asked for. Behind a long head of entries that are extended all the time, abandoned ones were never found.
+// A cursor that starts from the beginning each time reaches only the first entries of a pending list: XAUTOCLAIM
+// examines ten entries per entry requested. Behind a long head of entries that are extended all the time, abandoned
+// ones used to stay undiscovered.
 func TestReclaimFindsWhatLiesBehindALongHeadOfFreshEntries(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -120,9 +121,9 @@ func TestUsedUpAttemptsMakeOneDeadLetter(t *testing.T) {
 	redistest.Want(t, "scheduled", r.Number("ZCARD", r.Keys.Due), int64(0))
 }
 
-// What was pending before anybody looked says nothing about its consumer: each group waits for its own timeout, however often
-// reclaimers start meanwhile. A bridge that started less than a visibility timeout ago once reclaimed nothing; with a deploy a
-// day nothing ever came back.
+// Idle time from before the first look says nothing about a consumer: each group waits for its own timeout, however
+// often reclaimers start meanwhile. A bridge that had started less than a visibility timeout ago once reclaimed
+// nothing; with one deploy a day nothing ever came back.
 func TestReclaimersThatStartAndStopReclaimInTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -215,7 +216,7 @@ func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 	r.Policy(map[string]string{"max_attempts": "5"})
 	r.Ready("a", "b")
 	ids := r.Take("g", "c", 2)
-	for range 4 { // delivered 5 times by now, as the server counts
+	for range 4 { // delivered 5 times by now, by the server's count
 		r.Do("XCLAIM", r.Keys.Stream, "g", "thief", "0", ids[0])
 	}
 	r.Age("g", "thief", ids...)
@@ -281,8 +282,8 @@ func TestReclaimOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// With thousands of groups and a slow link the time of a pass was up before the last of them, and the next pass began with the
-// first again.
+// With thousands of groups and a slow link a pass ran out of time before the last of them, and the next pass began with
+// the first again.
 func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -293,7 +294,7 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 		r.Do("XCLAIM", r.Keys.Stream, g, "gone", "0", "5-1", "FORCE", "IDLE", "3600000", "JUSTID")
 	}
 	reclaimer := NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue})
-	reclaimer.time = 0 // always up
+	reclaimer.time = 0 // always over
 	for i := range groups {
 		result, err := reclaimer.Reclaim(t.Context())
 		if err != nil {
@@ -305,8 +306,8 @@ func TestReclaimGoesOnWithTheNextGroup(t *testing.T) {
 	}
 }
 
-// What was stuck became a dead letter, and nothing was pending any more: the reclaimer's loop ended before two visibility
-// timeouts had passed, and nobody said that it works again.
+// A stuck entry became a dead letter, and nothing was pending any more. The reclaimer's loop ended before two
+// visibility timeouts had passed, and never logged that it works again.
 func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook

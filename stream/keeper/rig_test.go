@@ -23,7 +23,7 @@ func (r *rig) reclaimer() *Reclaimer {
 	return NewReclaimer(ReclaimerConfig{Client: r.Client, Prefix: r.Prefix, Queue: r.Queue})
 }
 
-// reclaim does passes until nothing more is taken, and adds up what they did.
+// reclaim makes passes until nothing more is reclaimed, and adds up their results.
 func (r *rig) reclaim() (sum ReclaimResult) {
 	r.T.Helper()
 	reclaimer := r.reclaimer()

@@ -8,12 +8,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// mostStuck is how many stuck entries of a group are told apart; those behind them are not told.
+// mostStuck is the number of stuck entries of a group that are distinguished; further ones are not reported.
 const mostStuck = 10_000
 
-// tellStuck tells the observer of the entries of a group that are stuck and were not when it was told last: each is tried again
-// after every visibility timeout. They are all that the reclaimer's own consumer holds. It asks Redis only while somebody
-// listens, and only when a pass found some.
+// tellStuck reports stuck entries of a group to the observer, except those reported before: each is retried after every
+// visibility timeout. Stuck entries are those that the reclaimer's own consumer holds. It sends a command only with an
+// observer, and only if a pass found some.
 func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) error {
 	if r.cfg.Observer == nil || found == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// tour takes a queue through everything but the worker.
+// tour uses a queue in every way except by a worker.
 func (r *rig) tour(t *testing.T) {
 	stats := func() inspect.QueueStats {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestEverythingRunsOnTheInProcessServer(t *testing.T) {
 	r.tour(t)
 }
 
-// A cluster of one node refuses what crosses slots as one of many does.
+// A cluster of one node refuses cross-slot commands like a larger one.
 func TestEverythingRunsOnACluster(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t, "--cluster-enabled", "yes")

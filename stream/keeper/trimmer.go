@@ -16,7 +16,7 @@ const (
 	trimLimit     = 1000
 	trimBytes     = 1 << 20
 	trimCalls     = 100
-	trimFruitless = 8 // of these, so many of the sweep that free nothing
+	trimFruitless = 8 // of these, calls of the sweep that free nothing
 
 	turnLimit = 100 // keys per call
 	turnCalls = 20
@@ -25,26 +25,26 @@ const (
 	maxSweepWait = 30 * time.Second
 )
 
-// Trimmer frees what the groups of a queue have acknowledged, for consumers that only run XACK, and ended dedup windows. It
-// remembers how far it has looked. Not safe for concurrent use; any number of processes may trim the same queue.
+// Trimmer frees acknowledged entries for consumers that only run XACK, and ended dedup windows. It keeps a cursor
+// between passes. Not safe for concurrent use; any number of processes may trim the same queue.
 type Trimmer struct {
 	client rueidis.Client
 	queue  string
 	keys   lua.Keys
 
 	cursor    string // of the sweep behind entries that stay pending
-	fruitful  bool   // the sweep freed something since it began its round
+	fruitful  bool   // the sweep freed something in its present round
 	sweepWait time.Duration
 	sweepFrom time.Time // the sweep rests until then
 
 	orphans [2]orphanSweep
 
-	turns lua.TurnsPassed // how far it has come with the keys of messages
+	turns lua.TurnsPassed // progress through the keys of messages
 
-	tell observe.Series // nil = nobody listens
+	tell observe.Series // nil = no observer
 }
 
-// told tells the observer that something happened n times.
+// told reports n events to the observer.
 func (t *Trimmer) told(e observe.Event, n int) {
 	if t.tell != nil && n > 0 {
 		t.tell.Add(e, n)
@@ -60,18 +60,18 @@ func NewTrimmer(c rueidis.Client, prefix, queue string) *Trimmer {
 	}
 }
 
-// TrimResult counts what one pass did.
+// TrimResult counts the actions of one pass.
 type TrimResult struct {
 	Freed   int  // entries
 	Windows int  // dedup windows that had ended
 	Groups  int  // of the stream; with none, no entry is ever freed
 	Turns   bool // messages have keys
-	More    bool // a bound ended the pass: go on at once
+	More    bool // a bound ended the pass: continue at once
 }
 
-// Trim does one pass: it frees everything up to the oldest entry that some group still needs, then sweeps behind it for entries
-// that no group needs. A sweep that freed nothing in a whole round rests, for longer each time, at most 30s, until wake is called
-// or something is freed. One round trip per 1,000 entries.
+// Trim makes one pass. It frees everything before the oldest entry that some group still needs. Then it sweeps the rest
+// for entries that no group needs. A sweep that freed nothing in a whole round rests, longer each time, at most 30s,
+// until wake is called or something is freed. One round trip per 1,000 entries.
 func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	var result TrimResult
 	fruitless := 0
@@ -116,11 +116,11 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 	return result, nil
 }
 
-// PassTurns does one pass over the keys of messages: where who held one is gone, or done with, the next one goes on. It returns
-// how many did, how many holders were gone, and how many places nobody was in. One round trip per 100 keys, at most turnCalls;
-// the next pass goes on from there.
+// PassTurns makes one pass over the keys of messages. If the holder of a key is gone or done, it releases the key's
+// next message. It returns the number of changes: messages released, missing holders, and places without a message. One
+// round trip per 100 keys, at most turnCalls; the next pass continues from there.
 func (t *Trimmer) PassTurns(ctx context.Context) (moved int, err error) {
-	keys, members, places := false, false, false // whether it came round
+	keys, members, places := false, false, false // each is complete
 	for n := 0; n < turnCalls && !(keys && members && places); n++ {
 		if t.turns, err = lua.PassTurns(ctx, t.client, t.keys, t.turns, turnLimit); err != nil {
 			t.turns = lua.TurnsPassed{}
@@ -140,7 +140,8 @@ func (t *Trimmer) rest() {
 	t.sweepFrom = time.Now().Add(t.sweepWait)
 }
 
-// Trim frees, in one partition of a queue (its name is that of lua.PartitionName), what no group needs, and ended dedup windows.
+// Trim frees the entries of one partition that no group needs, and ended dedup windows. name is that of
+// lua.PartitionName.
 func Trim(ctx context.Context, c rueidis.Client, prefix, name string) (freed, windows int, err error) {
 	t := NewTrimmer(c, prefix, name)
 	for {

@@ -62,12 +62,12 @@ func TestTrimSparesWhatAnyGroupStillNeeds(t *testing.T) {
 		}
 	}
 	r.Xack("late", r.Take("late", "c", 150)...)
-	redistest.Want(t, "freed", r.trim().Freed, 100) // of the 150 that all were given, the two thirds that nobody holds
+	redistest.Want(t, "freed", r.trim().Freed, 100) // of the 150 delivered to all, the two thirds that nobody holds
 	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(200))
 	redistest.Want(t, "pending", r.Pending("two"), int64(100))
 }
 
-// With more than 40 groups, a step of 100 entries was more than one call frees, and the sweep freed nothing at all.
+// With more than 40 groups, a step of 100 entries exceeded the bound of one call, and the sweep freed nothing at all.
 func TestSweepServesManyGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -91,7 +91,7 @@ func TestWithoutGroupsNothingIsTrimmed(t *testing.T) {
 	redistest.Want(t, "freed", result.Freed, 0)
 	redistest.Want(t, "groups", result.Groups, 0)
 	redistest.Want(t, "length", r.Length(r.Keys.Stream), int64(10))
-	// A group created at 0 gets all of it.
+	// A group created at 0 gets all entries.
 	r.Groups("g")
 	redistest.Want(t, "delivered", len(r.Take("g", "c", 100)), 10)
 }
@@ -178,8 +178,9 @@ func TestOrphansGoOnlyAfterTheyWereConfirmed(t *testing.T) {
 	redistest.Want(t, "metas", r.Number("HLEN", r.Keys.Meta), int64(0))
 }
 
-// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was deleted,
-// because the note was a minute old. A candidate that is none at one look leaves the list.
+// A body was noted as an orphan, got its member, was delivered, and came again under the same name; 12 s later it was
+// deleted, because the note was a minute old. Now a candidate leaves the list at the first look at which it is no
+// orphan.
 func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -207,7 +208,7 @@ func TestABodyThatGotItsMemberIsNoOldOrphan(t *testing.T) {
 	sweep(120*time.Second, 3)
 }
 
-// A repair looks while it waits, too.
+// A repair checks while it waits, too.
 func TestARepairKeepsABodyThatGotItsMember(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

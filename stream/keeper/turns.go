@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// turns gives queues one turn per interval, in the order in which they came. A queue takes a turn when it comes, never ahead: a
-// queue that stops waiting, because it went to another bridge or became busy, delays no queue behind it.
+// turns gives queues one turn per interval, in the order of their requests. A queue takes a turn when it comes, and
+// reserves none: a queue that stops waiting, because it moved to another bridge or became busy, delays no other.
 type turns struct {
 	interval time.Duration
-	first    chan time.Time // holds the time of the next turn, while no queue is waiting for it
+	first    chan time.Time // holds the time of the next turn, while no queue waits for it
 }
 
 func newTurns(interval time.Duration) *turns {
@@ -18,7 +18,7 @@ func newTurns(interval time.Duration) *turns {
 	return t
 }
 
-// wait waits for a turn. It returns early, without one, when poked. False: ctx ended.
+// wait waits for a turn, or until poked. It returns false if ctx ended.
 func (t *turns) wait(ctx context.Context, poked <-chan struct{}) bool {
 	var turn time.Time
 	select {

@@ -7,9 +7,11 @@ import (
 	"time"
 )
 
-//  1. Queues that must be tidied up take turns, 30 s apart. 2. Bridges come and go, and each time the queues that are waiting go
-//     elsewhere.
-//  3. Their turns stayed taken, so that whoever came later waited for queues that had long gone: 108 s for what takes 10.
+// A queue that leaves gives up its turn. It once did not:
+//
+//  1. Queues that need tidying take turns, 30 s apart.
+//  2. Bridges come and go, and each time the waiting queues move to other bridges.
+//  3. Their turns stayed reserved, so later queues waited for queues that had long gone: 108 s instead of 10.
 func TestTurnOfWhoLeavesIsNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newTurns(30 * time.Second)

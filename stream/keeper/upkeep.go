@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upkeep is the loop of one queue. While the queue holds entries, it keeps them; while it holds only what must be tidied up, it
-// waits its turn among all such queues; when it holds nothing, it ends.
+// upkeep is the loop of one queue. While the queue holds entries, upkeep makes passes over it. While it only needs
+// tidying, upkeep waits for its turn among all such queues. When the queue is empty, the loop ends.
 type upkeep struct {
 	k     *Keeper
 	queue string
@@ -28,20 +28,20 @@ type upkeep struct {
 
 	// Guarded by Keeper.mu.
 	busy    bool
-	noticed bool // while busy
-	turns   bool // messages have keys: it is looked after on its own, and waits for no turn
+	noticed bool // noticed while busy
+	turns   bool // messages have keys: the queue gets passes of its own, and waits for no turn
 
 	reclaimer *Reclaimer
 	trimmer   *Trimmer
 	seen      view.StreamInfo
 	quiet     time.Duration // the wait while nobody reads
-	rest      time.Duration // the wait while there is nothing to tidy up yet
-	tidyAt    time.Time     // when that ends; of a queue that is looked after more often, for its keys
-	turnRest  time.Duration // the wait between two looks at its keys
+	rest      time.Duration // the wait until the next tidying
+	tidyAt    time.Time     // when that ends; only matters to a queue with passes for its keys
+	turnRest  time.Duration // the wait between two passes over its keys
 	trimAt    time.Time
 	consumers time.Time // when to look for idle ones
 	orphansAt time.Time
-	floods    loop.Floods // what is reclaimed in small bits
+	floods    loop.Floods // limits log lines about reclaimed entries
 }
 
 func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upkeep {
@@ -122,7 +122,7 @@ func (u *upkeep) run(ctx context.Context) {
 	}
 }
 
-// wait sleeps, until poked. False: ctx ended.
+// wait sleeps until poked, or for d. It returns false if ctx ended.
 func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -135,7 +135,7 @@ func (u *upkeep) wait(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// pass looks after the queue once. It returns how long to wait for the next pass, and whether there is nothing left to do.
+// pass makes one pass over the queue. It returns the wait until the next pass, and whether there is nothing left to do.
 func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
@@ -153,8 +153,8 @@ func (u *upkeep) pass(ctx context.Context) (wait time.Duration, done bool, err e
 	return u.tidyUp(ctx)
 }
 
-// keep does one pass over a queue that holds entries; busy is false when the queue holds none any more. A step that fails ends
-// the pass only when the server is not there.
+// keep makes one pass over a queue with entries; busy is false if none are left. A failing step ends the pass only if
+// the server is not there.
 func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err error) {
 	reclaimed, err := u.reclaimer.Reclaim(ctx)
 	if reclaimed.Moved() > 0 {
@@ -166,7 +166,7 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 	}
 	stream := reclaimed.stream
 	if stream.Length == 0 && stream.Pending() == 0 {
-		_, trimErr := u.trimmer.Trim(ctx) // leases of what is acknowledged
+		_, trimErr := u.trimmer.Trim(ctx) // removes leases of acknowledged entries
 		err = errors.Join(err, trimErr)
 		return 0, err != nil, err
 	}
@@ -192,12 +192,12 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 		u.quiet = interval
 		return interval, true, nil
 	}
-	// Nobody has read these entries for long: the survey notices the queue when somebody does.
+	// Nobody has read these entries for long. The survey will notice the queue when somebody does.
 	u.quiet = min(max(2*u.quiet, interval), u.k.cfg.QuietMax)
 	return u.quiet, u.quiet < u.k.cfg.QuietMax, nil
 }
 
-// trim trims once per KeepMax: a queue with a short visibility timeout has more passes than its memory needs.
+// trim trims once per KeepMax: a queue with a short visibility timeout has more passes than trimming needs.
 func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
 	now := time.Now()
 	if now.Before(u.trimAt) {
@@ -207,7 +207,7 @@ func (u *upkeep) trim(ctx context.Context) (TrimResult, error) {
 	return u.trimmer.Trim(ctx)
 }
 
-// chores are what a busy queue needs now and then.
+// chores does the occasional work for a busy queue.
 func (u *upkeep) chores(ctx context.Context) error {
 	now := time.Now()
 	if !now.Before(u.consumers) {
@@ -234,7 +234,7 @@ func (u *upkeep) interval(visibility time.Duration) time.Duration {
 	return min(max(visibility/5, u.k.cfg.KeepMin), u.k.cfg.KeepMax)
 }
 
-// tidyUp does one pass over a queue that holds no entries.
+// tidyUp makes one pass over a queue without entries.
 func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err error) {
 	look, err := u.look(ctx)
 	switch {
@@ -271,7 +271,7 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	case trimmed.More:
 		return 0, false, nil
 	case waiting > 0:
-		u.rest = orphanInterval // soon enough to see a candidate that has a member meanwhile
+		u.rest = orphanInterval // soon enough to see that a candidate has got a member
 	case trimmed.Windows > 0:
 		u.rest = tidyMin
 	default:
@@ -284,7 +284,8 @@ func (u *upkeep) tidyUp(ctx context.Context) (wait time.Duration, done bool, err
 	return u.rest, false, nil
 }
 
-// passTurns looks at the keys of messages: again within a second while something comes of it, then ever more rarely.
+// passTurns makes a pass over the keys of messages. The next one follows within a second if something changed, and ever
+// later otherwise.
 func (u *upkeep) passTurns(ctx context.Context) error {
 	moved, err := u.trimmer.PassTurns(ctx)
 	u.turnRest = min(max(2*u.turnRest, minSweepWait), maxSweepWait)

@@ -9,17 +9,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// mostProbes is how many lines are probed at the same time.
+// mostProbes is the greatest number of concurrent probes.
 const mostProbes = 64
 
-// leaveAlone has nobody ask for a line for a while: workers are held, or it failed. Away is why its server cannot be
-// reached.
+// leaveAlone stops requests to a line until its recheck, because workers are paused, or because it failed. away is the
+// error if its server cannot be reached.
 func (l *line) leaveAlone(now time.Time, away error) {
 	l.news, l.rests, l.recheck, l.away = false, true, now.Add(heldRecheck), away
 }
 
-// reachable returns the lines whose servers could be reached when they were asked last, or all of them when there is
-// none. The others are looked after by revisit, while somebody wants them.
+// reachable returns the lines whose servers could be reached at the last request, or all lines if there are none.
+// revisit rechecks the others, while callers want them.
 func (p *Puller) reachable(lines []*line) []*line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,8 +42,8 @@ func (p *Puller) anyReachable(lines []*line) bool {
 	return slices.ContainsFunc(lines, func(l *line) bool { return l.away == nil })
 }
 
-// probe asks for something that changes nothing, of all lines at the same time, and returns those whose servers answer.
-// The others are noted as away.
+// probe sends a read to the servers of all lines concurrently, and returns the lines whose servers answer. It notes the
+// others as away.
 func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
 	ctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
@@ -75,7 +75,7 @@ func (p *Puller) probe(ctx context.Context, lines []*line) (answering []*line) {
 	return answering
 }
 
-// revisit has those lines asked again whose servers are back.
+// revisit resumes requests to lines whose servers are back.
 func (p *Puller) revisit(ctx context.Context) {
 	now := time.Now()
 	var away []*line

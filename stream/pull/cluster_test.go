@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// twoMasters is two queues of one prefix on two masters of a cluster. The keys that all queues share are not with the
-// first.
+// twoMasters is two queues of one prefix on two masters of a cluster. The keys shared by all queues are not on the
+// first one.
 type twoMasters struct {
 	*rig
 	away, here *queuetest.Rig
@@ -43,15 +43,14 @@ func newTwoMasters(t *testing.T) *twoMasters {
 	return m
 }
 
-// both asks for one message of both queues, of the one that will be away first.
+// both requests one message of both queues, first of the one whose master will be away.
 func (m *twoMasters) both(wait time.Duration) Request {
 	r := m.request(1, wait)
 	r.Queues = []string{m.away.Queue, m.here.Queue}
 	return r
 }
 
-// finds asks a Puller for one message of both queues. It asks again where the master that is well was too slow to be
-// told from one that is away.
+// finds pulls one message of both queues. It tries again if the healthy master was so slow that it seemed away.
 func (m *twoMasters) finds(p *Puller, what, want string) {
 	m.T.Helper()
 	redistest.Eventually(m.T, 30*time.Second, func() (bool, string) {
@@ -63,7 +62,7 @@ func (m *twoMasters) finds(p *Puller, what, want string) {
 	})
 }
 
-// isReached says whether a Puller reached the master that is well when it asked it last.
+// isReached reports whether a Puller reached the healthy master at its last request.
 func (m *twoMasters) isReached(p *Puller) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,13 +70,13 @@ func (m *twoMasters) isReached(p *Puller) bool {
 	return s != nil && s.lines[0].away == nil
 }
 
-// found asks a Puller for one message of both queues.
+// found pulls one message of both queues.
 func (m *twoMasters) found(p *Puller, wait time.Duration) string {
 	all, err := p.Pull(m.T.Context(), m.both(wait))
 	return fmt.Sprint(idsOf(all), err)
 }
 
-// While the master of one queue was away a receive of several queues failed, and messages waited in the others.
+// While the master of one queue was away, a receive of several queues used to fail, and messages of the others waited.
 func TestAMasterThatIsAwayKeepsNothingOfOtherQueues(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -106,7 +105,7 @@ func TestAMasterThatIsAwayKeepsNothingOfOtherQueues(t *testing.T) {
 	}
 }
 
-// A poll of several queues waits for those as well whose master was away when it began.
+// A poll of several queues also waits for those whose master was away when it began.
 func TestAPollSeesTheMasterThatComesBack(t *testing.T) {
 	t.Parallel()
 	m := newTwoMasters(t)
@@ -141,7 +140,7 @@ func TestAPollSeesTheMasterThatComesBack(t *testing.T) {
 	}
 }
 
-// Settlements of several queues that one call names: those of masters that can be reached are done, and the call fails.
+// If one call settles deliveries of several queues, those on reachable masters are settled, and the call fails.
 func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
 	t.Parallel()
 	m := newTwoMasters(t)
@@ -183,7 +182,7 @@ func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
 	settling.Wait()
 }
 
-// stale has the settings of all queues read anew.
+// stale makes the settings of all queues expire.
 func (m *twoMasters) stale() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

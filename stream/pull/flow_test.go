@@ -9,13 +9,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// While entries keep coming faster than the server is asked, a caller gets what was there. It once went on asking until it had
-// its Count, or a tenth of its time was over: the slower Redis answered, the later came the first message.
+// While entries arrive faster than the server is asked, a caller gets the first ones found. It once asked until it had
+// its Count, or until a tenth of its time was over: the slower Redis answered, the later came the first message.
 func TestWhoHasSomethingDoesNotWaitForMore(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := newRig(t, s)
-		r.pull(10, 0) // makes the group
+		r.pull(10, 0) // creates the group
 		r.Ready("first", "second")
 		stop := make(chan struct{})
 		var flow sync.WaitGroup

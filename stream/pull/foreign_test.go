@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What another program wrote into the stream under an ID that no token can hold was delivered, and could not be settled: its
-// token named another message, or was none.
+// An entry of another program with an ID that no token can hold was delivered, and could not be settled: its token
+// named another message, or was invalid.
 func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -33,7 +33,8 @@ func TestEntriesOfOtherProgramsAreSettled(t *testing.T) {
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 }
 
-// Of several queues one that is of another type had the caller told of nothing, while messages waited in the others.
+// Of several queues, one with a key of another type used to fail the whole receive, while messages waited in the
+// others.
 func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -64,7 +65,7 @@ func TestOneQueueThatFailsKeepsNothingFromCallers(t *testing.T) {
 	}
 }
 
-// A poll of several queues lasts as long as it is to, though one of them fails: what comes meanwhile is for it.
+// A poll of several queues lasts for its time although one of them fails: it gets messages that arrive meanwhile.
 func TestAPollOutlastsAQueueThatFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -78,7 +79,7 @@ func TestAPollOutlastsAQueueThatFails(t *testing.T) {
 		all, err := r.Pull(t.Context(), request)
 		found <- fmt.Sprint(idsOf(all), err)
 	}()
-	asked := map[time.Time]bool{} // the poll comes back to the one that fails
+	asked := map[time.Time]bool{} // the poll returns to the failing one
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

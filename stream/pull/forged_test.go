@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A token is unsigned. What it names is looked up before anything is written: a token that somebody made up is answered
-// with lost, whatever is asked for, and changes nothing of the queue; and no key appears.
+// A token is unsigned, so its contents are checked before anything is written. A made-up token is answered with lost,
+// for any operation, and changes nothing of the queue; and no key appears.
 func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -58,7 +58,7 @@ func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 			}
 			held, err := r.Extend(t.Context(), []Token{token}, []time.Duration{0})
 			want := lua.NotHeld
-			if what == "another message of the entry" { // an extension looks at the entry alone, which is really held
+			if what == "another message of the entry" { // an extension only checks the entry, which is really held
 				want = lua.StillHeld
 			}
 			redistest.Want(t, what+": extend", fmt.Sprint(held, err), fmt.Sprint([]lua.Extended{want}, nil))
@@ -68,7 +68,7 @@ func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 			}
 		}
 
-		// The key of a token only says whose turn may have come: who is in flight there stays, and nobody passes.
+		// The key of a token only says whose turn may have come: the message in flight stays, and none is released.
 		r.Do("ZADD", r.Keys.Turns, "0", "other"+lua.Separator+"busy"+lua.Separator+"9-9",
 			"0", "other"+lua.Separator+"wait"+lua.Separator+"0000000000000001"+lua.Separator+"m")
 		r.Do("ZADD", r.Keys.Due, "4000000000000001", "m")
@@ -79,7 +79,8 @@ func TestAForgedTokenIsLostAndChangesNothing(t *testing.T) {
 	})
 }
 
-// everything is all keys of the rig's prefix: with the fields of hashes, and how much of a stream each group holds.
+// everything returns all keys of the rig's prefix, with the fields of hashes, and with the number of entries that each
+// group holds.
 func (r *rig) everything() string {
 	r.T.Helper()
 	c := r.Client

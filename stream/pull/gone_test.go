@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Who asked a queue that was deleted while it had messages asked it forever, as fast as it could: what had been seen of its
-// stream was still to come.
+// A caller that asked a queue which was deleted with messages used to ask it for ever, as fast as it could, because
+// entries seen of its stream still seemed to come.
 func TestADeletedQueueIsEmpty(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -36,7 +36,7 @@ func TestADeletedQueueIsEmpty(t *testing.T) {
 	redistest.Want(t, "new", fmt.Sprint(idsOf(r.pull(1, 20*time.Second))), "[d]")
 }
 
-// answered waits until the client has connections to a server that was started again.
+// answered waits until the client has connections to a restarted server.
 func (r *rig) answered() {
 	r.T.Helper()
 	redistest.Eventually(r.T, 20*time.Second, func() (bool, string) {

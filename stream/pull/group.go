@@ -8,14 +8,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// MaxGroups is how many groups a queue may have before a receive makes no further one: each keeps every message of the queue
-// until it has acknowledged it.
+// MaxGroups is the number of groups of a queue beyond which a receive creates none: each group keeps every message of
+// the queue until it has acknowledged it.
 const MaxGroups = 100
 
-// makeGroup creates the group of a request in one partition, and in partition 0 before. A group that partition 0 has is one of
-// the queue, however many there are. Several Pullers at the same moment may each make one beyond MaxGroups.
+// makeGroup creates the group of a request in one partition, after partition 0. A group that exists in partition 0
+// belongs to the queue, however many there are. Several Pullers at the same moment may each create one beyond
+// MaxGroups.
 func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
-	defer p.making.lock(l.source.queue)() // receives at the same moment would all find room for one more
+	defer p.making.lock(l.source.queue)() // concurrent receives would all find room for one more
 	first := lua.NewKeys(p.cfg.Prefix, l.source.queue)
 	info, err := view.ReadStream(ctx, p.cfg.Client, first.Stream)
 	if _, known := info.Group(r.Group); err == nil && !known {
@@ -27,12 +28,12 @@ func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
 			return err
 		}
 	}
-	// Where partition 0 cannot be read, its master is away: others go on.
+	// If partition 0 cannot be read, its master is away: the other partitions go on.
 	_, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group)
 	return err
 }
 
-// queueLocks has a lock for each queue: a queue whose server does not answer delays no other.
+// queueLocks is one lock per queue: a queue whose server does not answer delays no other.
 type queueLocks struct {
 	mu    sync.Mutex
 	locks map[string]*queueLock
@@ -40,10 +41,10 @@ type queueLocks struct {
 
 type queueLock struct {
 	sync.Mutex
-	users int // who has it or waits for it
+	users int // its holder and the waiting goroutines
 }
 
-// lock waits until nobody else has the lock of a queue, and takes it. unlock gives it back.
+// lock locks a queue, and returns the function that unlocks it.
 func (q *queueLocks) lock(queue string) (unlock func()) {
 	q.mu.Lock()
 	if q.locks == nil {

@@ -27,10 +27,10 @@ const (
 	MaxWait   = 10 * time.Minute
 )
 
-// DefaultConsumer is the consumer that all Pullers read as.
+// DefaultConsumer is the consumer name of all Pullers.
 const DefaultConsumer = "pull"
 
-// Config of a Puller. Client and Blocking are required.
+// Config configures a Puller. Client and Blocking are required.
 type Config struct {
 	Client   rueidis.Client
 	Blocking rueidis.Client // for reads that block
@@ -39,21 +39,21 @@ type Config struct {
 	Logger   *slog.Logger   // nil = nothing is logged
 }
 
-// Puller gives deliveries to callers. Any number of calls may be made at the same time, while Run runs.
+// Puller gives deliveries to callers. Calls may be made concurrently, while Run runs.
 type Puller struct {
 	cfg    Config
 	reader *tail.Reader
 
 	mu      sync.Mutex
 	sources map[sourceKey]*source
-	streams map[string][]*line   // key of a stream → those who read it
-	failing map[sourceKey]string // what the log was told of queues that cannot be read
+	streams map[string][]*line   // key of a stream → its lines, of several groups
+	failing map[sourceKey]string // logged errors of queues that cannot be read
 	tickets uint64
 
-	making queueLocks // of queues on which a group is made
+	making queueLocks // of queues on which a group is being created
 }
 
-// New returns a Puller. Redis is not touched.
+// New returns a Puller. It does not touch Redis.
 func New(cfg Config) *Puller {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
 	cfg.Consumer = cmp.Or(cfg.Consumer, DefaultConsumer)
@@ -65,25 +65,26 @@ func New(cfg Config) *Puller {
 	return p
 }
 
-// Request says what a caller wants.
+// Request describes what a caller wants.
 type Request struct {
-	Queues  []string // 1 to 100: from the first that has messages first
-	Weights []int    // of the queues, if there are any: each comes first in proportion to its weight. From 1 to 1,000
-	Group   string   // created at the beginning of the queues' streams where it is not there; refused beside MaxGroups others
-	Count   int      // deliveries at most; 1 to 100
+	Queues  []string // 1 to 100; the first one with messages is served first
+	Weights []int    // weights of the queues, or none: how often each one comes first, as a proportion. From 1 to 1,000
+	Group   string   // created where it is missing, at the beginning of the stream; refused beside MaxGroups others
+	Count   int      // greatest number of deliveries; 1 to 100
 
-	// Within is in what time a delivery is to be settled or extended, at least 1ms: then it has failed, as one whose worker
-	// crashed. Zero is the visibility timeout of the queue's group, which is the longest, too.
+	// Within is the time in which a delivery must be settled or extended, at least 1ms. After it the delivery has
+	// failed, like one whose worker crashed. Zero is the visibility timeout of the queue's group, which is also the
+	// maximum.
 	Within time.Duration
 	// Wait is how long to wait for the first message: zero not at all, at most ten minutes.
 	Wait time.Duration
 }
 
-// Delivery is one delivery of a message to a caller, who has to settle it by its Token.
+// Delivery is one delivery of a message to a caller. The caller must settle it by its Token.
 type Delivery struct {
 	stream.Message
 	Token  Token
-	Within time.Duration // in what time it is to be settled or extended
+	Within time.Duration // time in which it must be settled or extended
 }
 
 func (r *Request) validate() error {
@@ -127,7 +128,7 @@ func (r *Request) order() []string {
 	for _, weight := range weights {
 		left += weight
 	}
-	for i := range queues { // the next one by lot, among those that are left
+	for i := range queues { // draw the next one among the remaining queues
 		lot, at := rand.N(left), i
 		for lot >= weights[at] {
 			lot -= weights[at]
@@ -139,13 +140,14 @@ func (r *Request) order() []string {
 	return queues
 }
 
-// Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. When ctx ends
-// what it was given is given back, with the attempt it had, and the error is that of ctx.
+// Pull returns up to Count deliveries: at once if there are any, else as soon as there is one, and none after Wait. If
+// ctx ends, deliveries already fetched are given back with the same attempt, and the error is that of ctx.
 //
-// Of several queues, and of the partitions of a queue, those are asked that can be. What is wrong with others is told
-// when there is nothing, and by the log; that they cannot be reached is told when none can.
+// It serves the queues, and the partitions of a queue, that it can reach. Errors of the others are returned only if
+// there is no delivery, and are logged. An unreachable server is an error only if none can be reached.
 //
-// Errors: ErrInvalid, and what Redis being away, full of other types or closed to this user makes of a call.
+// Errors: ErrInvalid; and the usual errors of package lua for a server that is away, a key of the wrong type, and a
+// denied command.
 func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	if err := r.validate(); err != nil {
 		return nil, err
@@ -193,14 +195,16 @@ func (p *Puller) Pull(ctx context.Context, r Request) ([]Delivery, error) {
 	}
 }
 
-// mostBytes of payloads is what a caller gets at a time; more only if one alone is larger, or came with another.
+// mostBytes is the size of the payloads beyond which a caller gets no further delivery. It gets more only if one
+// payload is larger, or came in the same reply.
 const mostBytes = 4 << 20
 
-// try asks those streams that may have something, until there is enough, or a tenth of the time is over in which the first of
-// what was found is to be settled: its caller is to have the rest. A stream that gave what it had is not asked again for what
-// came meanwhile: under a steady flow that would keep what was found from its caller, and the next one who waits is woken for it.
+// try asks the streams that may have messages. It stops when there are enough, or when a tenth of the time has passed
+// in which the first delivery must be settled: its caller needs the rest. It does not ask a stream again that gave all
+// it had, for entries added since. Under a steady flow that would withhold the deliveries from the caller; the next
+// waiting caller is woken for those entries.
 //
-// When a server cannot be reached, those streams are asked whose servers can, and it is an error when there are none.
+// If a server cannot be reached, try asks the streams of reachable servers. Only if there are none, that is an error.
 func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []Delivery, failed error) {
 	var since time.Time
 	var errs []error
@@ -231,10 +235,10 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 				return found, err
 			case lua.Temporary(err):
 				left = p.probe(ctx, left)
-			case errors.Is(err, lua.ErrInvalid): // of the queue: its other partitions would say it once more
+			case errors.Is(err, lua.ErrInvalid): // its other partitions would return the same error
 				left = slices.DeleteFunc(left, func(other *line) bool { return other.source == l.source })
 			}
-			if err != nil { // that of this stream: others may have something
+			if err != nil { // that of this stream: others may have messages
 				errs = append(errs, err)
 				break
 			}
@@ -250,7 +254,7 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 }
 
 func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (lua.Received, error) {
-	// A reply that nobody waits for would be lost with what it brings.
+	// If nobody waited for the reply, its deliveries would be lost until they are reclaimed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	receive := func() (lua.Received, error) {
@@ -268,7 +272,7 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (l
 	return got, nil
 }
 
-// own returns the deliveries that are for this group. The others are acknowledged.
+// own returns the deliveries for this group, and acknowledges the others.
 func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Entry) []Delivery {
 	var found []Delivery
 	var foreign []lua.Held
@@ -285,14 +289,14 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Ent
 	if len(foreign) > 0 {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 		defer cancel()
-		if _, err := lua.Ack(ctx, p.cfg.Client, l.keys, r.Group, foreign); err != nil { // the reclaimer does it
+		if _, err := lua.Ack(ctx, p.cfg.Client, l.keys, r.Group, foreign); err != nil { // the reclaimer does it later
 			p.cfg.Logger.Debug("entries for other groups stay pending", slog.Any("error", err))
 		}
 	}
 	return found
 }
 
-// GiveBack has deliveries delivered again, at once and with the same attempt: for those that nobody was told of.
+// GiveBack returns deliveries that no caller was told of: they are delivered again at once, with the same attempt.
 func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
 	if len(all) == 0 {
 		return

@@ -69,7 +69,7 @@ func (r *rig) fails(d Delivery, with error, want stream.Settlement) {
 	}
 }
 
-// Everything that a worker's handler can say, a caller can say later, and once.
+// A caller can settle deliveries in every way that a worker's handler can, later, and once.
 func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -110,7 +110,7 @@ func TestDeliveriesAreSettledByTheirTokens(t *testing.T) {
 	})
 }
 
-// What is not settled within its own time is taken back then, and not before the others.
+// A delivery that is not settled within its own time is reclaimed then, and not before the others.
 func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -142,7 +142,8 @@ func TestEachDeliveryHasItsOwnTime(t *testing.T) {
 	}
 }
 
-// Many wait, in two processes, and each message goes to one of them, at once; who waits for several queues gets the first one's.
+// Many callers wait, in two processes, and each message goes to one of them, at once. A caller that waits for several
+// queues gets the first one's.
 func TestWaitingCallersGetWhatBecomesReady(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -178,7 +179,7 @@ func TestWaitingCallersGetWhatBecomesReady(t *testing.T) {
 	})
 }
 
-// Whoever hangs up takes no message, and no attempt of one: also when both happen at the same moment.
+// A caller that hangs up takes no message, and uses no attempt of one, even if both happen at the same moment.
 func TestWhoHangsUpTakesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -208,7 +209,7 @@ func TestWhoHangsUpTakesNothing(t *testing.T) {
 	redistest.Want(t, "left", fmt.Sprint(r.Length(r.Keys.Stream), r.Pending("g")), "0 0")
 }
 
-// However many wait, an idle queue costs the server a request now and then.
+// However many callers wait, an idle queue costs the server only an occasional request.
 func TestWaitingCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -229,7 +230,7 @@ func TestWaitingCostsNothing(t *testing.T) {
 		return s != nil && len(s.lines[0].waiters) == 500, fmt.Sprint(began.Load(), " began")
 	})
 	before := requests(s.Calls(t))
-	<-time.After(3 * time.Second) // a stretch of idle time, to count in
+	<-time.After(3 * time.Second) // idle time in which requests are counted
 	if n := requests(s.Calls(t)) - before; n > 6 {
 		t.Errorf("%d requests in 3 s", n)
 	}
@@ -246,7 +247,7 @@ func requests(calls map[string]int) (n int) {
 	return n
 }
 
-// All partitions of a queue are read, also those that came after the first call.
+// All partitions of a queue are read, including those added after the first call.
 func TestAllPartitionsAreRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -271,7 +272,7 @@ func TestAllPartitionsAreRead(t *testing.T) {
 	}
 }
 
-// A lease goes on while its queue grows: it is settled where it was given out, or comes back there when it is over.
+// A lease survives a growth of its queue: it is settled in its partition, or its message comes back there when it ends.
 func TestLeasesOutliveAGrowth(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -304,7 +305,7 @@ func TestLeasesOutliveAGrowth(t *testing.T) {
 	}
 }
 
-// Retries of another group are acknowledged, and nobody is given them.
+// Retries of another group are acknowledged, and no caller gets them.
 func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -327,8 +328,8 @@ func TestRetriesOfOtherGroupsAreSkipped(t *testing.T) {
 	}
 }
 
-// A server that loses everything, and the group with it, while somebody waits, gives what comes afterwards all the same; one
-// whose workers are held gives when they may go on.
+// If a server loses all data, and the group, while a caller waits, the caller still gets later messages. If its workers
+// are paused, it gets them after the pause.
 func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -368,8 +369,8 @@ func TestWhoWaitsOutlastsAFlushAndAPause(t *testing.T) {
 	}
 }
 
-// Bad requests name their field before Redis is touched.
-// Each group keeps all messages of its queue. Whoever could receive made as many as they liked, by asking.
+// Bad requests name their field before Redis is touched. Each group keeps all messages of its queue: callers could once
+// create any number of groups just by receiving.
 func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -403,12 +404,12 @@ func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 		!strings.Contains(invalid.Rule, fmt.Sprint(most)) {
 		t.Errorf("one more: %v", err)
 	}
-	r.Do("XGROUP", "DESTROY", r.Part(1).Keys.Stream, there[0]) // lost in one partition alone
+	r.Do("XGROUP", "DESTROY", r.Part(1).Keys.Stream, there[0]) // lost in one partition only
 	if err := receive(there[0]); err != nil {
 		t.Errorf("a group that is there: %v", err)
 	}
 	redistest.Want(t, "groups of partition 1 again", len(r.Part(1).GroupNames()), most)
-	r.Groups("made by a worker") // and one more than a receive makes
+	r.Groups("made by a worker") // one more than a receive creates
 	if err := receive("made by a worker"); err != nil {
 		t.Errorf("a group that a worker made: %v", err)
 	}
@@ -437,7 +438,7 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// Queues come first as often as their weights say.
+// Queues come first in proportion to their weights.
 func TestWeightsAreShares(t *testing.T) {
 	t.Parallel()
 	r := Request{Queues: []string{"a", "b", "c"}, Weights: []int{6, 3, 1}}
@@ -456,7 +457,7 @@ func TestWeightsAreShares(t *testing.T) {
 	}
 }
 
-// A queue that is paused, or cannot be read, and has a backlog, is asked once a second, however many wait.
+// A paused or unreadable queue with a backlog is asked once a second, however many callers wait.
 func TestAPausedBacklogCostsNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -475,7 +476,7 @@ func TestAPausedBacklogCostsNothing(t *testing.T) {
 		return s != nil && len(s.lines[0].waiters) == 20, "they do not wait"
 	})
 	before := requests(s.Calls(t))
-	<-time.After(2 * time.Second) // a stretch of time, to count in
+	<-time.After(2 * time.Second) // time in which requests are counted
 	if n := requests(s.Calls(t)) - before; n > 40 {
 		t.Errorf("%d requests in 2 s", n)
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// batch is deliveries of one partition and group, which are settled together.
+// batch is a set of deliveries of one partition and group, settled together.
 type batch struct {
 	name  string // of the partition
 	first Ticket
 	held  []lua.Held
-	at    []int // where each stands in the call
+	at    []int // indexes in the call
 }
 
-// batches sorts deliveries by partition, group, and what else it is that those of a batch have in common.
+// batches groups deliveries by partition, group, and a further property.
 func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, error) {
 	type part struct {
 		name, group string
@@ -46,8 +46,8 @@ func batches[K comparable](tokens []Token, common func(at int) K) ([]*batch, err
 
 func nothing(int) struct{} { return struct{}{} }
 
-// each settles all batches at the same time: what is wrong with one queue, or its server, neither keeps nor delays
-// others from being settled. Deliveries of a group that somebody removed are lost.
+// each settles all batches concurrently: a failing queue or server neither prevents nor delays the others. Deliveries
+// of a removed group are lost.
 func each(all []*batch, settle func(*batch) error) error {
 	errs := make([]error, len(all))
 	var settling sync.WaitGroup
@@ -62,8 +62,8 @@ func each(all []*batch, settle func(*batch) error) error {
 	return joined(errs)
 }
 
-// Ack acknowledges deliveries, and says of each whether it was this call that did: false = lost, because it was settled before,
-// or its time had passed, or its group is gone. Deliveries of one queue and group go out together. With an error some may be
+// Ack acknowledges deliveries, and returns for each whether this call did so. False = lost: it was settled before, its
+// time had passed, or its group is gone. Deliveries of one queue and group go out together. With an error some may be
 // acknowledged; repeating the call is harmless.
 func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
 	all, err := batches(tokens, nothing)
@@ -85,10 +85,10 @@ func (p *Puller) Ack(ctx context.Context, tokens []Token) ([]bool, error) {
 	})
 }
 
-// Fail settles deliveries as a handler that returned these errors would: any error has one delivered again after the policy's
-// delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release say more. The answer is lost for what was settled
-// before, whose time had passed, or whose group is gone. Deliveries of one queue and group go out together. With an error some
-// may be settled.
+// Fail settles deliveries like a handler that returned these errors. With an ordinary error a delivery is repeated
+// after the policy's delay, or dead-lettered; stream.RetryAfter, DeadLetter, Snooze and Release choose otherwise. The
+// result is Lost for a delivery that was settled before, whose time had passed, or whose group is gone. Deliveries of
+// one queue and group go out together. With an error some may be settled.
 func (p *Puller) Fail(ctx context.Context, tokens []Token, errs []error) ([]stream.Settlement, error) {
 	all, err := batches(tokens, nothing)
 	if err != nil {
@@ -129,9 +129,10 @@ func (p *Puller) retry(ctx context.Context, b *batch, attempts lua.Attempts, fai
 	return outcomes, nil
 }
 
-// Extend gives deliveries their time once more, and says of each whether it did: lua.NotHeld = lost; lua.HeldCancelled = it did,
-// but the message was cancelled: nobody is to go on with it, and every settlement ends it. Within is for each as in a
-// Request. Deliveries of one queue and group that get the same time go out together. With an error some may be extended.
+// Extend restarts the time of deliveries, and returns the outcome for each. lua.NotHeld = lost. lua.HeldCancelled =
+// extended, but the message was cancelled: work on it should stop, and any settlement ends it. within is as in a
+// Request, for each. Deliveries of one queue and group with the same time go out together. With an error some may be
+// extended.
 func (p *Puller) Extend(ctx context.Context, tokens []Token, within []time.Duration) ([]lua.Extended, error) {
 	all, err := batches(tokens, func(at int) time.Duration { return within[at] })
 	if err != nil {

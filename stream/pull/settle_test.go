@@ -13,9 +13,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Extends and failures of many were a call each: on a server that syncs each write a request for forty took longer than its
-// caller waited, so none of them was known to be extended (the campaign found it). They are one call of a script for all of a
-// queue.
+// Extends and failures of many deliveries used to be a call each: on a server that syncs each write, a request for
+// forty took longer than its caller waited, so none of them was known to be extended (the campaign found it). Now one
+// script call does all of a queue.
 func TestManyAreSettledTogether(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -57,8 +57,8 @@ func TestManyAreSettledTogether(t *testing.T) {
 	}
 }
 
-// An operator removed the group of a queue, or its stream became something else: a caller who settled deliveries of others in the
-// same call was refused, and repeated it until their time was over (the campaign found it).
+// An operator removed the group of a queue, or its stream got another type. A caller that settled deliveries of other
+// queues in the same call was refused, and repeated it until their time was over (the campaign found it).
 func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -71,7 +71,7 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 			q.Groups("g")
 			n++
 			q.Ready(fmt.Sprint("m", n))
-			q.DrainAll() // it stands behind what was released
+			q.DrainAll() // it is behind the released messages
 			request := r.request(1, 0)
 			request.Queues = []string{q.Queue}
 			found, err := r.Pull(t.Context(), request)
@@ -105,7 +105,7 @@ func TestAQueueThatFailsKeepsNoOtherFromBeingSettled(t *testing.T) {
 	}
 }
 
-// What one group was given is settled for that group: the other one still holds it.
+// A delivery is settled for its own group only: the other group still holds the message.
 func TestGroupsAreSettledApart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -131,8 +131,8 @@ func TestGroupsAreSettledApart(t *testing.T) {
 	}
 }
 
-// On a slow path a caller was given what was found first only when all of many streams had been asked: after most of the time in
-// which it was to be settled (the campaign found it).
+// On a slow path a caller used to get the first deliveries only after all of many streams had been asked: after most of
+// the time in which they had to be settled (the campaign found it).
 func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	t.Parallel()
 	const partitions = 20
@@ -147,7 +147,7 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 		r.Part(i).Ready(fmt.Sprint("m-", i))
 	}
 	r.sources[sourceKey{r.Queue, "g"}].read = time.Time{}
-	r.GiveBack(t.Context(), r.pull(1, 0)) // all is known
+	r.GiveBack(t.Context(), r.pull(1, 0)) // now everything is known
 	request := r.request(partitions, 0)
 	request.Within = time.Second
 	path.Slow(50 * time.Millisecond)
@@ -163,7 +163,7 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	}
 }
 
-// A caller gets so many bytes at a time, however many messages it asked for.
+// A caller gets a limited number of bytes at a time, however many messages it asked for.
 func TestACallerGetsSoManyBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))

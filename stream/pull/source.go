@@ -13,10 +13,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue as a group reads it: its partitions and its policy, as they were read last.
+// source is a queue as read by a group: its partitions and its policy, as of the last read.
 type source struct {
 	queue, group string
-	lines        []*line // in order of their partitions; only growing
+	lines        []*line // by partition; only growing
 
 	mu     sync.Mutex
 	policy stream.Policy
@@ -25,21 +25,21 @@ type source struct {
 
 type sourceKey struct{ queue, group string }
 
-// line is one partition of a source, and who waits for it. Fields below keys are guarded by Puller.mu.
+// line is one partition of a source, with its waiting callers. Puller.mu guards the fields below keys.
 type line struct {
 	source    *source
 	partition int
 	keys      lua.Keys
 
-	news    bool      // there may be something
-	at      string    // the group was given all up to this entry
-	latest  string    // the last entry that was seen
+	news    bool      // there may be new entries
+	at      string    // last entry that the group was given
+	latest  string    // last entry that was seen
 	recheck time.Time // when to ask although nothing was seen
-	rests   bool      // until then nobody asks: it failed, or workers are held
-	away    error     // why its server could not be reached when it was asked last; nil = it could
-	active  int       // callers that ask
+	rests   bool      // no requests until recheck: it failed, or workers are paused
+	away    error     // error of the last request if its server could not be reached; nil = it could
+	active  int       // callers with a request in flight
 	used    time.Time
-	waiters []*waiter // in order of their tickets
+	waiters []*waiter // sorted by ticket
 }
 
 func (s *source) settings() stream.Policy {
@@ -57,12 +57,12 @@ func (s *source) within(r *Request) time.Duration {
 	return r.Within
 }
 
-// lookWait is how long the settings of a queue are waited for while there are others to receive from, or older settings
-// of the same queue. A look that is given up does no harm.
+// lookWait is the time limit of a look for a queue's settings if there are other queues to receive from, or older
+// settings of the same queue. Giving up does no harm.
 const lookWait = time.Second
 
-// linesOf returns the partitions that a request reads, in its order; those of one queue begin at a random one. Queues
-// that cannot be read are left out, and failed says why. The request itself may be wrong: invalid.
+// linesOf returns the partitions that a request reads, in its order. The partitions of a queue begin at a random one.
+// It leaves out queues that cannot be read; failed is their errors. invalid is set if the request itself is wrong.
 func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, invalid error) {
 	var errs []error
 	for _, one := range p.sourcesOf(ctx, r) {
@@ -78,7 +78,7 @@ func (p *Puller) linesOf(ctx context.Context, r *Request) (all []*line, failed, 
 	return all, joined(errs), nil
 }
 
-// joined is errors.Join, but that one temporary error stands for all of them: of an outage all say the same.
+// joined is errors.Join, except that one temporary error stands for all: in an outage all say the same.
 func joined(errs []error) error {
 	var temporary error
 	lasting := slices.DeleteFunc(errs, func(err error) bool {
@@ -90,14 +90,13 @@ func joined(errs []error) error {
 	return errors.Join(append(lasting, temporary)...)
 }
 
-// looked is what became of looking a queue up.
+// looked is the result of a look for one queue.
 type looked struct {
 	source *source
 	err    error
 }
 
-// sourcesOf looks all queues of a request up, in its order and at the same time: one that does not answer delays no
-// other.
+// sourcesOf looks up all queues of a request, in its order and concurrently: one that does not answer delays no other.
 func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
 	queues := r.order()
 	all := make([]looked, len(queues))
@@ -120,7 +119,7 @@ func (p *Puller) sourcesOf(ctx context.Context, r *Request) []looked {
 	return all
 }
 
-// allows says that a delivery may be given for so long.
+// allows returns an error if a delivery may not be given for this long.
 func allows(within, visibility time.Duration, queue, group string) error {
 	if within > visibility {
 		return lua.Invalid("within", within.String(), "must be at most %s, the visibility timeout of group %s of queue %s",
@@ -129,9 +128,9 @@ func allows(within, visibility time.Duration, queue, group string) error {
 	return nil
 }
 
-const mostFailing = 1000 // queues of which the log is told
+const mostFailing = 1000 // queues with a logged error
 
-// tell has the log say, once, that a queue cannot be read, and that it can be again.
+// tell logs once that a queue cannot be read, and once that it can be read again.
 func (p *Puller) tell(queue, group string, err error) {
 	said, key := "", sourceKey{queue, group}
 	if err != nil {
@@ -147,7 +146,7 @@ func (p *Puller) tell(queue, group string, err error) {
 	switch {
 	case said == "" && known:
 		p.cfg.Logger.Info("a queue can be received from again", slog.String("queue", queue), slog.String("group", group))
-	case said != before && !lua.Temporary(err): // an outage is told by whoever waits for news
+	case said != before && !lua.Temporary(err): // the blocked reads report an outage
 		p.cfg.Logger.Warn("a queue cannot be received from", slog.String("queue", queue), slog.String("group", group),
 			slog.Any("error", err))
 	}
@@ -159,8 +158,8 @@ func (p *Puller) known(queue, group string) *source {
 	return p.sources[sourceKey{queue, group}]
 }
 
-// policyOf returns the policy that a delivery is settled by. A queue that nobody receives from here is asked each time,
-// and not kept, nor written into the registry: its name comes from a token, and may be made up.
+// policyOf returns the policy by which a delivery is settled. If nobody receives from the queue here, its policy is
+// read each time, and the queue is neither kept nor registered: its name comes from a token, and may be made up.
 func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Policy, error) {
 	s := p.known(queue, group)
 	if s == nil {
@@ -178,8 +177,8 @@ func (p *Puller) policyOf(ctx context.Context, queue, group string) (stream.Poli
 	return s.settings(), nil
 }
 
-// look reads what is known of a queue anew. While the server that knows cannot be reached, what was read last counts:
-// the partitions of a queue may be with other servers.
+// look reads the settings and partitions of a queue. If that server cannot be reached, the last ones stay in force: the
+// partitions of the queue may be on other servers.
 func (p *Puller) look(ctx context.Context, queue, group string, wait time.Duration) (*source, error) {
 	before := p.known(queue, group)
 	if before != nil {
@@ -195,7 +194,7 @@ func (p *Puller) look(ctx context.Context, queue, group string, wait time.Durati
 	return s, err
 }
 
-// keep has what was read last count for another stream.PolicyInterval.
+// keep extends the validity of the last read by another stream.PolicyInterval.
 func (s *source) keep() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Token names a delivery: its queue, partition, group, entry, message ID and key. It is opaque to callers, and no secret: whoever
-// may consume from the queue may settle what it delivered.
+// Token identifies a delivery: its queue, partition, group, entry, message ID and key. It is opaque to callers, and no
+// secret: whoever may consume from the queue may settle its deliveries.
 type Token string
 
-// Ticket is what a Token says.
+// Ticket is the content of a Token.
 type Ticket struct {
 	Queue     string `json:"q"`
 	Partition int    `json:"p,omitempty"`
@@ -24,13 +24,13 @@ type Ticket struct {
 	Key       string `json:"k,omitempty"`
 }
 
-const maxTokenBytes = 8 << 10 // those of the longest names, twice over
+const maxTokenBytes = 8 << 10 // twice that of the longest names
 
 func tokenOf(m *stream.Message) Token {
 	return Ticket{m.Queue, m.Partition, m.Group, m.EntryID, text(m.ID), text(m.Extra[lua.FieldKey])}.Token()
 }
 
-// text returns what another program wrote if a token can hold it, and else nothing: then the entry alone names the delivery.
+// text returns a text of another program if a token can hold it, else "": then the entry alone identifies the delivery.
 func text(s string) string {
 	if len(s) > lua.MaxIDBytes || !utf8.ValidString(s) {
 		return ""
@@ -38,7 +38,7 @@ func text(s string) string {
 	return s
 }
 
-// Token returns the token of a delivery that was found elsewhere, as in a list of what is pending.
+// Token returns the token of a delivery that was found otherwise, as in a list of pending entries.
 func (t Ticket) Token() Token {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -47,7 +47,7 @@ func (t Ticket) Token() Token {
 	return Token(base64.RawURLEncoding.EncodeToString(text))
 }
 
-// Read returns what a token says. ErrInvalid: nobody was given such a token.
+// Read parses a token. ErrInvalid: no delivery had such a token.
 func (t Token) Read() (Ticket, error) {
 	bad := func() (Ticket, error) {
 		return Ticket{}, lua.Invalid("token", string(t[:min(len(t), 40)]), "must be one that came with a delivery")
@@ -61,16 +61,16 @@ func (t Token) Read() (Ticket, error) {
 	}
 	var named Ticket
 	if json.Unmarshal(text, &named) != nil || lua.CheckQueue(named.Queue) != nil || lua.CheckGroup(named.Group) != nil ||
-		named.Partition < 0 || named.Partition >= lua.MaxPartitions || named.Token() != t { // it has one spelling
+		named.Partition < 0 || named.Partition >= lua.MaxPartitions || named.Token() != t { // one spelling only
 		return bad()
 	}
 	if id, err := view.ParseEntryID(named.Entry); err != nil || id.String() != named.Entry {
-		return bad() // another spelling of an entry's ID would be another entry to the client library
+		return bad() // the client library would take another spelling of an entry's ID for another entry
 	}
 	return named, nil
 }
 
 func (t *Ticket) held() lua.Held { return lua.Held{Entry: t.Entry, ID: t.ID, Key: t.Key} }
 
-// part is the partition's name, as its keys have it.
+// part returns the partition's name, as in its keys.
 func (t *Ticket) part() string { return lua.PartitionName(t.Queue, t.Partition) }

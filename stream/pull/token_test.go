@@ -14,7 +14,7 @@ func FuzzToken(f *testing.F) {
 	m := &stream.Message{Queue: "q", Partition: 3, Group: "grün g", EntryID: "17-0", ID: "order-42",
 		Extra: map[string]string{lua.FieldKey: "customer 7"}}
 	f.Add(string(tokenOf(m)))
-	twice := strings.TrimSuffix(string(tokenOf(m)), "Q") + "R" // its last bits stand for nothing
+	twice := strings.TrimSuffix(string(tokenOf(m)), "Q") + "R" // its last bits have no meaning
 	spaced := base64.RawURLEncoding.EncodeToString([]byte(`{"q":"q", "g":"g","e":"1-0","i":"x"}`))
 	unknown := base64.RawURLEncoding.EncodeToString([]byte(`{"q":"q","g":"g","e":"1-0","i":"x","z":1}`))
 	for _, text := range []string{twice, spaced, unknown} {

@@ -14,23 +14,23 @@ import (
 
 const (
 	readBlock = 5 * time.Second
-	// recheckEvery is how often a stream is asked although nothing was seen of it: a server that lost its data may number entries
-	// from lower IDs on.
+	// recheckEvery is the time between two requests to a stream of which nothing new was seen: a server that lost its
+	// data may number entries from lower IDs on.
 	recheckEvery = 10 * time.Second
-	heldRecheck  = time.Second // the same, while the policy has workers take nothing
+	heldRecheck  = time.Second // the same, while the policy pauses workers
 	tick         = time.Second
-	forgetAfter  = 10 * time.Minute // what nobody has asked for, for so long
+	forgetAfter  = 10 * time.Minute // queues without a request for this long are forgotten
 )
 
-// waiter is one caller that waits for any of its lines.
+// waiter is a caller that waits for any of its lines.
 type waiter struct {
-	ticket uint64 // who came first is served first
+	ticket uint64 // lower is earlier, and served first
 	lines  []*line
-	wake   chan struct{} // room for one
+	wake   chan struct{} // buffered for one
 	waited bool
 }
 
-// Run sees new messages for those who wait, until ctx ends.
+// Run wakes waiting callers when there are new messages, until ctx ends.
 func (p *Puller) Run(ctx context.Context) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
@@ -52,8 +52,9 @@ func (p *Puller) newWaiter(lines []*line) *waiter {
 	return &waiter{ticket: p.tickets, lines: lines, wake: make(chan struct{}, 1)}
 }
 
-// enter says whether a caller is to ask the server for a line; then it leaves again. Who will wait need not ask when the group
-// was given all that was seen: the blocked read goes on from there. Who will not, must. latest is what was seen last before.
+// enter reports whether a caller should ask the server for a line; if so, the caller must call leave afterwards. A
+// caller that will wait need not ask if the group was given all entries seen so far: the blocked read continues from
+// there. A caller that will not wait must ask. latest is the last entry seen so far.
 func (p *Puller) enter(l *line, must bool) (latest string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,14 +84,14 @@ func (p *Puller) leave(l *line, latest string, got lua.Received, err error) {
 	case lua.Temporary(err):
 		l.leaveAlone(now, err)
 		return
-	case err != nil, got.Held: // what the stream holds cannot be had now: it is not looked at either
+	case err != nil, got.Held: // the entries cannot be had now, so the stream is not watched either
 		l.leaveAlone(now, nil)
 		return
 	case got.Last == "":
 		l.news = true
 	default:
 		l.at = got.Last
-		if len(got.Entries) == 0 && l.latest == latest { // what was seen is gone: the queue was deleted, or lost
+		if len(got.Entries) == 0 && l.latest == latest { // the entries seen are gone: the queue was deleted or lost
 			l.latest = l.at
 		}
 		l.news = tail.Earlier(l.at, l.latest)
@@ -100,15 +101,15 @@ func (p *Puller) leave(l *line, latest string, got lua.Received, err error) {
 	p.kick(l)
 }
 
-// kick wakes the first who waits when there may be something and nobody asks: whoever asks goes on until there is nothing, or
-// wakes the next one when it leaves. So no message waits while a caller does.
+// kick wakes the first waiting caller if there may be messages and no caller is asking. A caller that asks continues
+// until there are none, or wakes the next one when it leaves. So no message waits while a caller waits.
 func (p *Puller) kick(l *line) {
 	if l.news && l.active == 0 && len(l.waiters) > 0 {
 		loop.Poke(l.waiters[0].wake)
 	}
 }
 
-// added takes note that a stream has grown.
+// added notes that a stream has grown.
 func (p *Puller) added(key, last string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +124,7 @@ func (p *Puller) added(key, last string) {
 	}
 }
 
-// wait returns true when there may be something for a waiter, and false after the deadline or when ctx has ended.
+// wait returns true when there may be messages for a waiter, and false after the deadline or when ctx has ended.
 func (p *Puller) wait(ctx context.Context, w *waiter, deadline time.Time) bool {
 	left := time.Until(deadline)
 	if left <= 0 || ctx.Err() != nil {
@@ -145,12 +146,12 @@ func (p *Puller) wait(ctx context.Context, w *waiter, deadline time.Time) bool {
 	return ctx.Err() == nil && time.Now().Before(deadline)
 }
 
-// enlist has a waiter wait for all of its lines, unless there may be something already.
+// enlist adds a waiter to all of its lines, unless there may be messages already.
 func (p *Puller) enlist(w *waiter) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-w.wake: // of an earlier wait
+	case <-w.wake: // left over from an earlier wait
 	default:
 	}
 	w.waited = true
@@ -184,7 +185,7 @@ func (p *Puller) strike(w *waiter) {
 	}
 }
 
-// release ends a waiter: what it was woken for, and did not take, is for the next one.
+// release ends a waiter. Messages for which it was woken, and that it did not take, go to the next one.
 func (p *Puller) release(w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,8 +195,7 @@ func (p *Puller) release(w *waiter) {
 	}
 }
 
-// readsAlso has a waiter, which does not wait at the moment, wait for other lines from now on; of none it keeps those
-// it had.
+// readsAlso replaces the lines of a waiter that is not enlisted; with no lines it keeps the old ones.
 func (p *Puller) readsAlso(w *waiter, lines []*line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,7 +204,7 @@ func (p *Puller) readsAlso(w *waiter, lines []*line) {
 	}
 }
 
-// watch has the streams read that somebody waits for, and those that somebody waited for a moment ago.
+// watch sets the streams to read: those with waiting callers, or with a request within recheckEvery.
 func (p *Puller) watch() {
 	after := map[string]string{}
 	for key, lines := range p.streams {
@@ -220,7 +220,7 @@ func (p *Puller) watch() {
 	p.reader.Watch(after)
 }
 
-// sweep has lines asked whose time has come, and forgets what nobody asks for any more.
+// sweep wakes a caller for each line that is due for a recheck, and forgets queues that nobody asks for any more.
 func (p *Puller) sweep(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +248,7 @@ func (p *Puller) sweep(now time.Time) {
 	}
 }
 
-// rotated returns the lines of a source from a random one on, so that all of a queue's partitions have their turn.
+// rotated returns the lines of a source, beginning at a random one, so that all partitions of a queue get their turn.
 func (p *Puller) rotated(s *source) []*line {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// source is a queue that holds a message of every kind: scheduled, also with an expiry; of a key in flight, waiting,
-// scheduled again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a letter that was
-// redriven; a member that a record keeps as bytes; a recurrence.
+// source is a queue with a message of every kind: scheduled, also with an expiry; of a key in flight, waiting,
+// scheduled again and dead; ready; pending; snoozed; dead, with and without a key, also expired; a redriven letter; a
+// member that a record keeps as bytes; a recurrence.
 func source(t *testing.T) *queuetest.Rig {
 	r := queuetest.New(t, redistest.Shared(t))
 	must := func(err error) {
@@ -86,8 +86,8 @@ func source(t *testing.T) *queuetest.Rig {
 	return r
 }
 
-// facts are the records of a queue, as a set: without the names of dead letters. A letter is in the partition of its key, and a
-// stream of dead letters that is in use has passed its entry ID.
+// facts returns the records of a queue as a set, without the names of dead letters. A letter is in the partition of its
+// key, and a stream of dead letters that is in use has passed its entry ID.
 func facts(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
 	t.Helper()
 	export := NewExport(r.Client, r.Prefix, r.Queue, RecordReady, RecordScheduled, RecordDead, RecordRecurrence)
@@ -109,7 +109,7 @@ func facts(t *testing.T, r *queuetest.Rig) (all []string, records []Record) {
 	return all, records
 }
 
-// into imports records, and returns how many were taken, and how many were there already.
+// into imports records, and returns how many were taken, and how many were known.
 func into(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken, known int) {
 	t.Helper()
 	im, err := NewImport(t.Context(), r.Client, r.Prefix, r.Queue, from, time.Hour)
@@ -129,8 +129,8 @@ func into(t *testing.T, r *queuetest.Rig, records []Record, from string) (taken,
 	return taken, known
 }
 
-// Export, then import, then export gives the same records: for each kind of record, onto the same queue, an empty one, one with
-// other partitions, one that grows between two imports, and one that is in use. A second import takes nothing.
+// Export, then import, then export gives the same records: for each kind of record, onto the same queue, an empty one,
+// one with other partitions, one that grows between two imports, and one that is in use. A second import takes nothing.
 func TestExportAfterImportIsTheSame(t *testing.T) {
 	t.Parallel()
 	for _, target := range []string{"the same", "empty", "with partitions", "grown", "in use"} {
@@ -181,8 +181,7 @@ func TestExportAfterImportIsTheSame(t *testing.T) {
 	}
 }
 
-// A retry that waits held its key where it was exported, and holds it where it is imported: the next message does not
-// overtake it.
+// A waiting retry held its key at the export, and holds it after the import: the next message does not overtake it.
 func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []string{"", "skip"} {
@@ -208,7 +207,7 @@ func TestAnImportedRetryHoldsItsKey(t *testing.T) {
 	}
 }
 
-// An expiry is exported as a time. What is past it when it is imported is a dead letter, of all groups or of its own.
+// An expiry is exported as a time. A record past its expiry is imported as a dead letter, of all groups or of its own.
 func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
@@ -239,8 +238,8 @@ func TestWhatExpiresBeforeItIsImportedIsADeadLetter(t *testing.T) {
 	}
 }
 
-// An ID belongs to its queue, whatever its key and partition: what is scheduled, or remembered, with another key is not taken
-// beside it.
+// An ID belongs to its queue, whatever its key and partition: a message is not taken if its ID is scheduled or
+// remembered under another key.
 func TestImportTakesNoIDASecondTime(t *testing.T) {
 	t.Parallel()
 	counts := lua.ParseCounts("1,8")

@@ -14,13 +14,14 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// letterName is the name under which a dead letter is remembered.
+// letterName returns the name under which the import remembers a dead letter.
 func (im *Import) letterName(r Record) string { return im.source + "/" + r.Letter + "/" + r.letterID() }
 
-// findElsewhere marks those records as known that the scripts, which look at one partition, would take again: what another
-// partition of the queue holds or remembers, under another key or from when the queue was smaller; an entry that its group still
-// has to be given; a letter that lies where the export found it. One round trip, two for each partition with ready records, and
-// one for each of these that was given to its group; O(log n) for each record and partition. Entries of the same ID are read.
+// findElsewhere sets ErrKnown for records that the scripts would take again, because they look at one partition only.
+// These are messages that another partition of the queue holds or remembers, under another key or from a time when the
+// queue had fewer partitions; entries that their group still has to be given; and letters that lie where the export
+// found them. One round trip, two for each partition with ready records, and one for each such record that was given to
+// its group; O(log n) for each record and partition. It reads entries of the same ID.
 func (im *Import) findElsewhere(ctx context.Context, records []Record, indices []int, results []error) error {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
@@ -47,7 +48,7 @@ func (im *Import) findElsewhere(ctx context.Context, records []Record, indices [
 				continue
 			}
 			now, _ := im.member(r)
-			before, _ := r.member() // an import of an earlier release called it so
+			before, _ := r.member() // the name in an import of an earlier release
 			for _, member := range slices.Compact([]string{now, before}) {
 				if partition == target && member == now {
 					continue // the script looks there
@@ -66,7 +67,7 @@ func (im *Import) findElsewhere(ctx context.Context, records []Record, indices [
 	return l.run(call)
 }
 
-// scores are the members that are looked for in the sorted sets of each partition, and the records they stand for.
+// scores are the members to look for in the sorted sets, by partition, with the records that they stand for.
 type scores map[int]*membersOf
 
 type membersOf struct {
@@ -83,7 +84,7 @@ func (s scores) add(partition int, member string, i int) {
 	of.members, of.indices = append(of.members, member), append(of.indices, i)
 }
 
-// lookup is what is asked of all partitions in one round trip.
+// lookup gathers the commands for all partitions, sent in one round trip.
 type lookup struct {
 	im                    *Import
 	results               []error
@@ -108,8 +109,8 @@ func (l *lookup) run(ctx context.Context) error {
 	return nil
 }
 
-// scores asks for the scores of members. Above behind, which is the server's time where a score is the end of a window, what the
-// member stands for is known.
+// scores asks for the scores of members. A member is known if its score is above behind. For windows, whose scores are
+// their ends, behind is the server's time; with 0 any score counts.
 func (l *lookup) scores(key string, of *membersOf, behind float64) {
 	l.ask(l.im.c.B().Zmscore().Key(key).Member(of.members...).Build(), func(reply rueidis.RedisResult) error {
 		list, err := reply.ToArray()
@@ -140,7 +141,7 @@ func (l *lookup) letter(partition, i int, r Record) {
 	})
 }
 
-// ready asks whether a stream holds the entry of a ready record that its group still has to be given, or to acknowledge.
+// ready asks whether a stream holds the entry of a ready record that its group still has to get or to acknowledge.
 func (l *lookup) ready(ctx context.Context, i int, r Record, streams map[string]view.StreamInfo) error {
 	for _, partition := range l.im.candidates(r) {
 		k := l.im.keys(partition)
@@ -162,9 +163,9 @@ func (l *lookup) ready(ctx context.Context, i int, r Record, streams map[string]
 	return nil
 }
 
-// candidates are the partitions that may hold what a record stands for: all, for a message that nobody was given yet, because its
-// ID belongs to the queue whatever its key; else those of its key and of its ID, with each count that the queue ever had; and of
-// a dead letter that in which the export found it.
+// candidates returns the partitions that may hold the message of a record. For a message before its first delivery
+// these are all, because its ID belongs to the queue whatever its key. Otherwise they are those of its key and of its
+// ID, by each count that the queue ever had; for a dead letter also the one in which the export found it.
 func (im *Import) candidates(r Record) (all []int) {
 	id := r.messageID()
 	if r.Kind == RecordDead {
@@ -188,8 +189,8 @@ func (im *Import) candidates(r Record) (all []int) {
 	return slices.Compact(all)
 }
 
-// owes reports whether the group of a ready record would be given the record's entry by the stream of a partition, or holds it:
-// what it has acknowledged since the export may be wanted again. streams are those that were read.
+// owes reports whether the stream of a partition would still give the record's entry to its group, or the group holds
+// it. An entry that was acknowledged since the export may be imported again. streams caches the streams that were read.
 func (im *Import) owes(ctx context.Context, k lua.Keys, r Record, streams map[string]view.StreamInfo) (bool, error) {
 	entry, err := view.ParseEntryID(r.Entry)
 	if err != nil {
@@ -230,7 +231,7 @@ func sameFacts(is, want []lua.FieldValue) bool {
 	return len(is) == len(want)
 }
 
-// sameMessage reports whether an entry is the one of which a ready record was made.
+// sameMessage reports whether a ready record was made of this entry.
 func sameMessage(found rueidis.XRangeSlice, want Record) bool {
 	is, ok := readyRecord(found.ID, found.FieldValues, want.For)
 	isMember, isMeta := is.member()

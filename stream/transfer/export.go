@@ -22,7 +22,7 @@ const (
 	exportBytes   = 1 << 20
 )
 
-// Export reads everything that a queue holds, as records.
+// Export reads the contents of a queue as records.
 type Export struct {
 	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is
 	// lost, or malformed. They are not among the records.
@@ -34,7 +34,7 @@ type Export struct {
 	kinds         []RecordKind
 }
 
-// NewExport returns an export of these kinds of records.
+// NewExport returns an Export of these kinds of records.
 func NewExport(c rueidis.Client, prefix, queue string, kinds ...RecordKind) *Export {
 	return &Export{c: c, prefix: prefix, queue: queue, kinds: kinds}
 }
@@ -48,10 +48,10 @@ func (e *Export) Time(ctx context.Context) (time.Time, error) {
 	return now, nil
 }
 
-// Records yields the records, and at most one error, at the end: then records are missing. First come ready ones, one for each
-// group that has not acknowledged an entry; then scheduled ones, by due time; both partition by partition; then dead letters,
-// oldest first; then recurrences. It reads in bounded steps, about 1 MiB each. A message that moves meanwhile may be among them
-// twice or not at all: to export each exactly once, pause the queue and stop its workers.
+// Records yields the records, and at most one error, at the end: then records are missing. First come ready records,
+// one for each group that has not acknowledged an entry; then scheduled ones, by due time; both partition by partition;
+// then dead letters, oldest first; then recurrences. It reads in bounded steps of about 1 MiB each. A message that
+// moves meanwhile may appear twice or not at all. To export each exactly once, pause the queue and stop its workers.
 func (e *Export) Records(ctx context.Context) iter.Seq2[Record, error] {
 	return view.Sequence(func(give func(Record) error) error {
 		e.LeftOut = 0
@@ -97,7 +97,7 @@ func (e *Export) records(ctx context.Context, give func(Record) error) error {
 			}
 		}
 	}
-	if slices.Contains(e.kinds, RecordRecurrence) { // behind their messages: who plans them there finds those
+	if slices.Contains(e.kinds, RecordRecurrence) { // after their messages: the planner at the target then finds those
 		return e.recurrences(ctx, recurring, give)
 	}
 	return nil
@@ -121,11 +121,12 @@ func (e *Export) scheduled(ctx context.Context, k lua.Keys, give func(Record) er
 	}
 }
 
-// ready gives, of one stream, what each group has not been given, and what it holds. Without any group it gives all entries.
+// ready yields the entries of one stream that each group has not been given, or holds. Without any group it yields all
+// entries.
 //
-//  1. How far a group was given entries is read first.
-//  2. What follows is read from the stream, the rest from its pending list: an entry that is delivered meanwhile is read in one
-//     of them.
+//  1. Read how far the group was given entries.
+//  2. Read the later entries from the stream, and the others from the pending list. An entry that is delivered
+//     meanwhile is in one of them.
 func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error) error {
 	info, err := view.ReadStream(ctx, e.c, k.Stream)
 	if err != nil {
@@ -153,7 +154,7 @@ func (e *Export) ready(ctx context.Context, k lua.Keys, give func(Record) error)
 	return nil
 }
 
-// owed gives an entry as a record for a group, unless it is for another group, or could not be delivered.
+// owed yields an entry as a record for a group, unless it is for another group, or could not be delivered.
 func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record) error) error {
 	for _, f := range found.FieldValues {
 		if f.Field == lua.FieldFor && f.Value != "" && f.Value != group && group != "" {
@@ -168,8 +169,8 @@ func (e *Export) owed(found rueidis.XRangeSlice, group string, give func(Record)
 	return give(r)
 }
 
-// held gives the pending list of a group, up to the entry that was its last. A message that was cancelled while a consumer holds
-// it is not given: nobody is to get it again.
+// held yields the pending entries of a group, up to its last delivered entry in info. It leaves out messages that were
+// cancelled while a consumer held them: nobody may get them again.
 func (e *Export) held(ctx context.Context, key string, g view.GroupInfo, give func(Record) error) error {
 	size := view.NewPager()
 	for from := "-"; ; {

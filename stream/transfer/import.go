@@ -20,23 +20,24 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// Import writes records into a queue, each into the partition of its key, or else of its ID. It is not for concurrent use.
+// Import writes records into a queue, each into the partition of its key, or of its ID if it has none. It is not safe
+// for concurrent use.
 type Import struct {
 	c                     rueidis.Client
 	prefix, queue, source string
 	window                time.Duration
 	counts                lua.Counts
-	groups                map[string]bool // that exist, or were created
+	groups                map[string]bool // existing or created ones
 	made                  []string
-	recurrences           map[string]bool   // whose occurrences go to partition 0
-	levels                *lua.Levels       // of the living bridges; nil = whatever they are
-	entries               map[string]string // member that stands for no entry → the entry that has it
+	recurrences           map[string]bool   // their occurrences go to partition 0
+	levels                *lua.Levels       // of the live bridges; nil = not checked
+	entries               map[string]string // member that does not name its entry → that entry
 }
 
-// NewImport registers the queue, and returns what writes into it. Source names where the records come from: dead letters of one
-// name are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken
-// a second time when it has become ready; zero compares messages with what is scheduled, and dead letters with those that are
-// there. ErrInvalid is returned before Redis is touched.
+// NewImport registers the queue, and returns an Import into it. source names the origin of the records: dead letters
+// with the same name are the same only if they come from one source. window is how long each message is remembered, so
+// that it is not taken a second time after it became ready. With zero, messages are only compared with scheduled ones,
+// and dead letters with existing ones. ErrInvalid is returned before Redis is touched.
 func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source string, window time.Duration) (*Import, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue), lua.CheckDelay("window", window)); err != nil {
 		return nil, err
@@ -54,11 +55,11 @@ func NewImport(ctx context.Context, c rueidis.Client, prefix, queue, source stri
 		levels: lua.NewLevels(c, prefix), groups: map[string]bool{}, entries: map[string]string{}}, nil
 }
 
-// AllowOldBridges has messages with a key, and recurrences, taken although a living bridge may not serve them. Without
-// it they are refused with lua.ErrOldBridge.
+// AllowOldBridges accepts messages with a key, and recurrences, that a live bridge may not serve. Otherwise they are
+// refused with lua.ErrOldBridge.
 func (im *Import) AllowOldBridges() { im.levels = nil }
 
-// Groups creates groups that do not exist, so that they get what becomes ready from now on.
+// Groups creates missing groups, so that they get messages that become ready from now on.
 func (im *Import) Groups(ctx context.Context, groups []string) error {
 	for _, group := range groups {
 		if err := im.group(ctx, group); err != nil {
@@ -68,9 +69,9 @@ func (im *Import) Groups(ctx context.Context, groups []string) error {
 	return nil
 }
 
-// Recurrences has scheduled messages that have the ID of an occurrence of one of these recurrences, and no key, written into
-// partition 0: there it is looked for when its recurrence is changed or removed. Without it, or under another name, it
-// goes to the partition of its ID. See Export.Recurrences. It is called before Write.
+// Recurrences names recurrences whose scheduled occurrences go to partition 0. An occurrence is a scheduled message
+// with the ID of one, and without a key. In partition 0 it is found when its recurrence is changed or removed.
+// Otherwise it would go to the partition of its ID. See Export.Recurrences. Call it before Write.
 func (im *Import) Recurrences(names []string) {
 	im.recurrences = map[string]bool{}
 	for _, name := range names {
@@ -78,15 +79,15 @@ func (im *Import) Recurrences(names []string) {
 	}
 }
 
-// GroupsMade returns the groups that did not exist, and were created by Groups, or because a record is for them alone.
+// GroupsMade returns the groups that were created, by Groups or for a record that is for them alone.
 func (im *Import) GroupsMade() []string { return im.made }
 
-// ErrKnown: a record is in the queue already, or was taken within the window.
+// ErrKnown: the record is in the queue already, or was taken within the window.
 var ErrKnown = errors.New("it is there already, or was taken before")
 
-// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call: then it may have
-// been written, and is safe to write again. Messages keep their due time and attempt; a ready one is scheduled for its group
-// alone, which is created if it does not exist. The batch should be about 1 MiB.
+// Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call. With the
+// last it may have been written, and is safe to write again. Messages keep their due time and attempt. A ready one is
+// scheduled for its group alone, which is created if it does not exist. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
@@ -101,7 +102,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			}
 		}
 		if r.Kind == RecordRecurrence {
-			continue // behind what is scheduled
+			continue // after the scheduled records
 		}
 		if r.Kind == RecordDead {
 			candidates = append(candidates, i)
@@ -134,7 +135,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	return results
 }
 
-// recur writes recurrences as they were, none in the place of another one.
+// recur restores recurrences. It replaces none.
 func (im *Import) recur(ctx context.Context, records []Record, results []error) {
 	p := planner.New(im.c, im.prefix, "", nil)
 	if im.levels == nil {
@@ -155,8 +156,9 @@ func (im *Import) recur(ctx context.Context, records []Record, results []error) 
 	}
 }
 
-// partition is the one that a record goes to. A message that no other occurrence may overlap goes where its recurrence
-// is: there a bridge looks for it before it plans the next one. So does a scheduled occurrence: there it is taken back.
+// partition returns the target partition of a record. A message with overlap skip goes to the partition of its
+// recurrence, where a bridge looks for it before it plans the next one. A scheduled occurrence goes there, too, because
+// changes of its recurrence take it back from there.
 func (im *Import) partition(r Record) int {
 	if r.overlap() {
 		return 0
@@ -167,7 +169,7 @@ func (im *Import) partition(r Record) int {
 	return im.counts.Of(r.place())
 }
 
-// overlap reports whether the record is a message of a recurrence without overlap.
+// overlap reports whether the record is a message of a recurrence with overlap skip.
 func (r Record) overlap() bool {
 	switch {
 	case r.Kind == RecordDead:
@@ -181,9 +183,9 @@ func (r Record) overlap() bool {
 
 const overlapSkip = "skip"
 
-// member is what a record is called in the schedule of the target, and its meta. An entry of a message that no other
-// occurrence may overlap has a name by which it is found, but for a second one of the same message and group: each is
-// written.
+// member returns the member of a record in the target's schedule, and its meta. An entry with overlap skip gets a
+// member by which its recurrence finds it. A second entry of the same message and group gets an ordinary one, so that
+// both are written.
 func (im *Import) member(r Record) (member, meta string) {
 	member, meta = r.member()
 	if r.Kind != RecordReady || r.Member != nil || !r.overlap() {
@@ -197,7 +199,7 @@ func (im *Import) member(r Record) (member, meta string) {
 	return named, meta
 }
 
-// place is what says which partition the message belongs to: its key, else its ID.
+// place returns the text that decides the partition: the key, or else the ID.
 func (r Record) place() string {
 	if r.Kind == RecordDead {
 		return cmp.Or(r.key(), r.letterID())
@@ -205,7 +207,7 @@ func (r Record) place() string {
 	return cmp.Or(r.key(), r.messageID())
 }
 
-// key is that of the message; "": it has none.
+// key returns the key of the message; "" if it has none.
 func (r Record) key() string {
 	switch {
 	case r.Kind == RecordDead:
@@ -218,7 +220,7 @@ func (r Record) key() string {
 	return r.Extra[lua.FieldKey]
 }
 
-// letterID is the ID of the message of a dead letter.
+// letterID returns the message ID of a dead letter.
 func (r Record) letterID() string {
 	for _, f := range r.fields() {
 		if f.Field == lua.FieldID {

@@ -11,16 +11,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// This file holds what an import of a queue that is in use remembers: there a message may be scheduled now, and a dead letter
-// when somebody looks again, and is the same.
+// This file holds an import's memory of IDs, for the transfer of a queue in use: there, a message that was scheduled
+// may be a dead letter at the next look, and is still the same.
 
-// moved is the name under which an import remembers an ID in the zset seen, beside those of messages and of dead letters.
+// moved returns the member of the sorted set seen under which an import remembers an ID. It differs from those of
+// messages and dead letters.
 func (im *Import) moved(id string) string {
 	return lua.Separator + "moved" + lua.Separator + im.source + "/" + id
 }
 
-// Remember remembers IDs for the window, whatever was imported under them and whatever becomes of it: Known knows them. It is one
-// round trip, and O(log n) for each; it may be repeated.
+// Remember stores IDs for the window, so that Known reports them whatever was imported under them and whatever becomes
+// of it. One round trip, O(log n) for each; may be repeated.
 func (im *Import) Remember(ctx context.Context, ids []string) error {
 	now, err := view.ServerTime(ctx, im.c)
 	if err != nil {
@@ -41,8 +42,8 @@ func (im *Import) Remember(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Known says of each ID whether an import from this source has remembered it, and its window is not over. It is one round trip,
-// and O(1) for each.
+// Known reports for each ID whether an import from this source has remembered it within its window. One round trip,
+// O(1) for each.
 func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
 	now, err := view.ServerTime(ctx, im.c)
 	if err != nil {

@@ -20,20 +20,20 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// RecordKind says what a Record is.
+// RecordKind is the kind of a Record.
 type RecordKind string
 
 // Kinds of a Record.
 const (
-	RecordScheduled RecordKind = "scheduled" // waits for its due time, a retry or a redriven letter included
-	RecordReady     RecordKind = "ready"     // an entry that one group, or none yet, has not acknowledged
+	RecordScheduled RecordKind = "scheduled" // waits for its due time; includes retries and redriven letters
+	RecordReady     RecordKind = "ready"     // an entry that one group has not acknowledged; without groups, any entry
 	RecordDead      RecordKind = "dead"      // a dead letter
-	// RecordRecurrence is a recurrence: its name stands in ID, its spec in Payload, and in Plan what is remembered of it.
+	// RecordRecurrence is a recurrence: its name is in ID, its spec in Payload, its plan in Plan.
 	RecordRecurrence RecordKind = "recurrence"
 )
 
-// Record is a message as an export has it: all that Redis holds of it. If the named fields could not restore it exactly, the
-// fields that end in _base64 hold what Redis has instead.
+// Record is one item of an export, with all data that Redis holds of it. If the named fields could not restore it
+// exactly, the fields that end in _base64 hold the raw data instead.
 type Record struct {
 	Kind        RecordKind        `json:"kind"`
 	ID          string            `json:"id,omitempty"`
@@ -58,7 +58,7 @@ type Record struct {
 	Fields [][]byte `json:"fields_base64,omitempty"` // dead: fields and values in turn
 }
 
-// Bounds of what a record may hold besides its payload.
+// Bounds of a record's data besides its payload.
 const (
 	maxDue        = 1<<53 - 1
 	maxMetaBytes  = 512 << 10
@@ -72,7 +72,7 @@ var (
 	recordLetter = regexp.MustCompile(`^([1-9][0-9]{0,2}/)?[0-9]{1,20}-[0-9]{1,20}$`)
 )
 
-// Check refuses what Import cannot write. It does not touch Redis. ErrInvalid.
+// Check returns ErrInvalid for a record that Import cannot write. It does not touch Redis.
 func (r Record) Check() error {
 	errs := []error{lua.CheckPayload(r.Payload)}
 	switch r.Kind {
@@ -136,7 +136,7 @@ func (r Record) checkMessage() error {
 	return errors.Join(errs...)
 }
 
-// Fields that a record has a name for: of a message, and of a dead letter.
+// Names of the fields for which a record has a field of its own: in a message, and in a dead letter.
 var (
 	messageFields = []string{lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldMaxAttempts,
 		lua.FieldExpires, lua.FieldFor, lua.FieldError}
@@ -144,7 +144,7 @@ var (
 		lua.FieldExpires, lua.FieldDead, lua.FieldGroup, lua.FieldReason, lua.FieldEntry, lua.FieldError}
 )
 
-// checkNames refuses extra fields that a record has a name for, and more of them than an entry takes.
+// checkNames refuses extra fields for which the record has a field of its own, and more of them than an entry takes.
 func (r Record) checkNames() error {
 	bytes, named := 0, messageFields
 	if r.Kind == RecordDead {
@@ -162,7 +162,7 @@ func (r Record) checkNames() error {
 	return nil
 }
 
-// list returns those of the named fields that the record has, then headers and extra fields by name.
+// list returns the record's values of the named fields, then headers and extra fields, sorted by name.
 func (r Record) list(named []string) (all []lua.FieldValue) {
 	add := func(name, value string) { all = append(all, lua.FieldValue{Field: name, Value: value}) }
 	values := map[string]string{lua.FieldID: r.ID, lua.FieldPayload: string(r.Payload), lua.FieldFor: r.For,
@@ -196,7 +196,7 @@ func fieldMap(list []lua.FieldValue) map[string]string {
 	return all
 }
 
-// member is the record as the schedule keeps it: the member, and its meta.
+// member returns the record in the form of the schedule: the member, and its meta.
 func (r Record) member() (member, meta string) {
 	if r.Member != nil {
 		return string(r.Member), string(r.Meta)
@@ -228,7 +228,7 @@ func (r Record) member() (member, meta string) {
 	return name.String(), string(text)
 }
 
-// messageID is the ID of the message, which says its partition.
+// messageID returns the ID of the message.
 func (r Record) messageID() string {
 	if r.Member == nil {
 		return r.ID
@@ -236,7 +236,7 @@ func (r Record) messageID() string {
 	return lua.ParseMember(string(r.Member)).ID
 }
 
-// scheduledRecord is what the schedule holds under one member.
+// scheduledRecord converts a member of the schedule to a record.
 func scheduledRecord(found lua.Exported) Record {
 	r := Record{Kind: RecordScheduled, Due: dueOf(found.Score), Payload: found.Payload}
 	e, ok := lua.DecodeMeta(found.Member, found.Meta)
@@ -254,7 +254,7 @@ func scheduledRecord(found lua.Exported) Record {
 		r.Entry = name.Of
 	case lua.MemberRedriven:
 		r.Letter = name.Of
-	case lua.MemberImported: // it was ready where it came from
+	case lua.MemberImported: // it was ready at its origin
 		r.Kind, r.Entry = RecordReady, name.Of
 	}
 	if e.ID == found.Member {
@@ -268,7 +268,7 @@ func scheduledRecord(found lua.Exported) Record {
 	return r
 }
 
-// dueOf is a score as drain understands it: rounded up.
+// dueOf returns the due time of a score, rounded up like drain does.
 func dueOf(score string) int64 {
 	f, err := strconv.ParseFloat(score, 64)
 	if err != nil || math.IsNaN(f) {
@@ -302,12 +302,12 @@ func unixMilli(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// readyRecord is an entry that a group still needs; group is "" when the stream has no group. ok is false for an entry that could
-// not be delivered a second time, because of what it holds.
+// readyRecord converts an entry that a group still needs to a record; group is "" if the stream has no group. ok is
+// false for an entry whose contents could not be delivered a second time.
 func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Record, ok bool) {
 	kept := make([]lua.FieldValue, len(fields))
 	for i, f := range fields {
-		if kept[i] = f; f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // as a retry keeps it
+		if kept[i] = f; f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // in the form of a retry
 			kept[i] = lua.FieldValue{Field: "b64:" + f.Field, Value: base64.StdEncoding.EncodeToString([]byte(f.Value))}
 		}
 		if !utf8.ValidString(f.Field) {
@@ -318,7 +318,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if e.Payload == nil {
 		e.Payload = []byte{}
 	}
-	for _, f := range kept { // a foreign entry may use these names; ParseEntry takes them for those of a letter
+	for _, f := range kept { // a foreign entry may use these names; ParseEntry takes them for a letter's
 		if !slices.Contains(messageFields, f.Field) && slices.Contains(letterFields, f.Field) {
 			e.Extra = with(e.Extra, f.Field, f.Value)
 		}
@@ -331,7 +331,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	if group != "" {
 		r.For = group
 	}
-	for _, f := range kept { // a group that is given such an entry finds it malformed
+	for _, f := range kept { // such an entry is malformed for the group that gets it
 		wrong := f.Field == lua.FieldAttempt && f.Value != strconv.Itoa(e.Attempt) ||
 			f.Field == lua.FieldMaxAttempts && (e.MaxAttempts == 0 || f.Value != strconv.Itoa(e.MaxAttempts)) ||
 			f.Field == lua.FieldExpires && f.Value != strconv.FormatInt(r.Expires, 10)
@@ -342,7 +342,7 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 	return r, r.Check() == nil
 }
 
-// with returns the fields, and one more.
+// with returns a copy of the fields with one more.
 func with(fields map[string]string, name, value string) map[string]string {
 	all := maps.Clone(fields)
 	if all == nil {
@@ -352,7 +352,7 @@ func with(fields map[string]string, name, value string) map[string]string {
 	return all
 }
 
-// fields is the record as a stream of dead letters has it.
+// fields returns the record in the form of a stream of dead letters.
 func (r Record) fields() (all []lua.FieldValue) {
 	if len(r.Fields) == 0 {
 		return r.list(letterFields)
@@ -363,7 +363,7 @@ func (r Record) fields() (all []lua.FieldValue) {
 	return all
 }
 
-// deadRecord is a dead letter.
+// deadRecord converts a dead letter to a record.
 func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 	e := lua.ParseEntry(entryID, found)
 	r := Record{Kind: RecordDead, Letter: deadletter.LetterName(partition, entryID), Payload: e.Payload}
@@ -385,7 +385,7 @@ func deadRecord(partition int, entryID string, found []lua.FieldValue) Record {
 	if _, says := have[lua.FieldAttempt]; says {
 		r.Attempt = e.Attempt
 	}
-	if f, says := have[lua.FieldFor]; says { // a foreign field: letters are for no one
+	if f, says := have[lua.FieldFor]; says { // a foreign field: letters have no such field
 		r.For, r.Extra = "", with(r.Extra, lua.FieldFor, f)
 	}
 	r.Due, r.Dead, r.Group, r.Reason, r.Entry = unixMilli(e.Due), unixMilli(e.Dead), e.Group, e.Reason, e.Entry

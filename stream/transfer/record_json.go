@@ -8,8 +8,9 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// MarshalJSON writes the payload as a string when it is UTF-8, but as {"base64": "…"} when that is much shorter: control
-// characters take six bytes each, and no line may be longer than that of the largest payload. A lost payload is null.
+// MarshalJSON writes the payload as a string if it is UTF-8, and as {"base64": "…"} if it is not, or if that is much
+// shorter. Control characters take six bytes each in a string, and no line may be longer than that of the largest
+// payload. A lost payload is null.
 func (r Record) MarshalJSON() ([]byte, error) {
 	type plain Record
 	line := struct {
@@ -30,7 +31,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), err
 }
 
-// escapedSize is about the length of a text as a JSON string.
+// escapedSize returns about the length of a text as a JSON string.
 func escapedSize(text []byte) int {
 	n := len(text)
 	for _, c := range text {

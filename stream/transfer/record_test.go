@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// through takes a record through a line of JSON.
+// through passes a record through a line of JSON.
 func through(t *testing.T, r Record) Record {
 	t.Helper()
 	text, err := json.Marshal(r)
@@ -29,7 +29,7 @@ func through(t *testing.T, r Record) Record {
 	return back
 }
 
-// Whatever the schedule may hold comes back as it was: member, due time, payload and meta.
+// Any contents of the schedule come back unchanged: member, due time, payload and meta.
 func TestScheduledRecordsAreLossless(t *testing.T) {
 	const sep = lua.Separator
 	for _, c := range []struct {

@@ -13,8 +13,9 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// planned is what is remembered of the recurrences of a queue. It is read before what is scheduled, and learns of what was
-// planned while that was read: an occurrence whose message is in the export is never planned again, and none is left out.
+// planned holds the plans of a queue's recurrences. They are read before the schedule, and updated by occurrences found
+// there that were planned meanwhile. So an occurrence whose message is in the export is never planned again, and none
+// is left out.
 type planned struct {
 	planner *planner.Planner
 	queue   string
@@ -34,7 +35,7 @@ func (e *Export) planned(ctx context.Context) (*planned, error) {
 
 var recordPlan = regexp.MustCompile(`^\w+ \w+ [0-9,-]+ [0-9]+ ([0-9]+(-run)?(,[0-9]+(-run)?)*)?$`)
 
-// checkPlan refuses what is not remembered of any recurrence.
+// checkPlan refuses texts that are not a recurrence's plan.
 func (r Record) checkPlan() error {
 	plan, ok := lua.ParsePlan(r.Plan)
 	if r.Plan == "" || ok && plan.String() == r.Plan && len(r.Plan) <= maxPlan && recordPlan.MatchString(r.Plan) {
@@ -43,8 +44,8 @@ func (r Record) checkPlan() error {
 	return lua.Invalid("plan", r.Plan, "must be what is remembered of a recurrence, at most %d bytes", maxPlan)
 }
 
-// Recurrences returns the names of the recurrences of the queue of which anything is remembered, in order. An import that is
-// told them by Import.Recurrences knows their occurrences. One round trip; it reads what is remembered of each.
+// Recurrences returns the names of the queue's recurrences with a plan, sorted. Passed to Import.Recurrences, they let
+// the import recognise their occurrences. One round trip; it reads all plans.
 func (e *Export) Recurrences(ctx context.Context) ([]string, error) {
 	plans, err := planner.New(e.c, e.prefix, "", nil).Plans(ctx, e.queue)
 	if err != nil {
@@ -60,11 +61,11 @@ func (e *Export) Recurrences(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// occurrencePart is what stands behind '@' in the ID of an occurrence.
+// occurrencePart matches the part of an occurrence's ID after '@'.
 var occurrencePart = regexp.MustCompile(`^[0-9]+(` + lua.RunSuffix + `)?$`)
 
-// isOccurrence reports whether a record is scheduled as an occurrence is: without a key, for the first time, and under the ID
-// of an occurrence of a recurrence that the import was told of.
+// isOccurrence reports whether a record is a scheduled occurrence: without a key, before its first delivery, and with
+// the ID of an occurrence of a recurrence that the import was told of.
 func (im *Import) isOccurrence(r Record) bool {
 	name, at, ok := cutLast(r.messageID())
 	if !ok || !im.recurrences[name] || r.Kind != RecordScheduled || r.key() != "" || !occurrencePart.MatchString(at) {
@@ -74,7 +75,7 @@ func (im *Import) isOccurrence(r Record) bool {
 	return lua.ParseMember(member).Kind == lua.MemberFirst
 }
 
-// see notes a scheduled record that is an occurrence of later than what is remembered.
+// see notes a scheduled record that is an occurrence planned after its plan was read.
 func (p *planned) see(r Record) {
 	name, at, ok := cutLast(r.ID)
 	plan, known := p.plans[name]
@@ -91,7 +92,7 @@ func (p *planned) see(r Record) {
 	p.plans[name] = plan
 }
 
-// maxRecent is how many occurrences are remembered.
+// maxRecent is how many occurrences a plan remembers.
 const maxRecent = 200
 
 func cutLast(id string) (name, at string, ok bool) {
@@ -102,7 +103,7 @@ func cutLast(id string) (name, at string, ok bool) {
 	return id[:i], id[i+1:], true
 }
 
-// recurrences gives the recurrences, by no order. One that nobody could write elsewhere is left out.
+// recurrences yields the recurrences, in no order. It leaves out those that could not be written elsewhere.
 func (e *Export) recurrences(ctx context.Context, p *planned, give func(Record) error) (err error) {
 	failed := p.planner.Specs(ctx, e.queue, func(name, text string) {
 		r := Record{Kind: RecordRecurrence, ID: name, Payload: []byte(text)}

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A bridge plans while an export reads the schedule: what is in the file is not planned again where it is imported, and what is
-// not in it is. Other messages, and retries, are no occurrences.
+// A bridge plans while an export reads the schedule. Occurrences in the file are not planned again after the import,
+// and those that are not in it are planned. Other messages, and retries, are no occurrences.
 func TestWhatIsPlannedDuringAnExportIsRemembered(t *testing.T) {
 	t.Parallel()
 	plan, ok := lua.ParsePlan("v t 5-2000 3 1000,2000")
@@ -22,7 +22,7 @@ func TestWhatIsPlannedDuringAnExportIsRemembered(t *testing.T) {
 	for _, r := range []Record{
 		{Kind: RecordScheduled, ID: "a@b@3000"}, {Kind: RecordScheduled, ID: "a@b@4000"},
 		{Kind: RecordScheduled, ID: "a@b@2000"},                                                 // known
-		{Kind: RecordScheduled, ID: "a@b@1500"},                                                 // by somebody else
+		{Kind: RecordScheduled, ID: "a@b@1500"},                                                 // by another program
 		{Kind: RecordScheduled, ID: "a@b@5000", Entry: "1-0"},                                   // a retry
 		{Kind: RecordScheduled, ID: "a@b@6000", Letter: "1-0"}, {Kind: RecordDead, ID: "a@b@1"}, // a letter
 		{Kind: RecordScheduled, ID: "a@b@7000-run"}, {Kind: RecordScheduled, ID: "a@b"}, {ID: ""}, // by hand, and others
@@ -43,8 +43,8 @@ func TestWhatIsPlannedDuringAnExportIsRemembered(t *testing.T) {
 	}
 }
 
-// An occurrence was ready when it was exported. While a pause or a rate keeps it in the schedule of the target, also of
-// one with more partitions, whoever plans the next one sees that it is left.
+// An occurrence was ready when it was exported. While a pause or a rate keeps it in the target's schedule, also in one
+// with more partitions, the planner sees that it is unfinished.
 func TestAnImportedOccurrenceKeepsTheNextOneBack(t *testing.T) {
 	t.Parallel()
 	for _, partitions := range []int{1, 4} {
@@ -94,7 +94,7 @@ func TestAnImportedOccurrenceKeepsTheNextOneBack(t *testing.T) {
 	}
 }
 
-// An import of an earlier release has called the record by its entry: it is known.
+// An import by an earlier release named the record by its entry: it is known.
 func TestAnOccurrenceThatAnEarlierReleaseImportedIsNotTakenAgain(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
