@@ -25,8 +25,8 @@ type Config struct {
 	Window             time.Duration // how long each moved job is remembered, so that it is not moved again
 	Remove             bool          // delete from lmstfy each job that was moved, now or before; else all jobs stay
 
-	Progress func(jobs int64)                             // called after each batch, with the jobs read so far; may be nil
-	Refused  func(namespace, queue, id string, err error) // called for each refused job; id "" = all of the queue; may be nil
+	Progress func(jobs int64)                             // after each batch, with the jobs read so far; may be nil
+	Refused  func(namespace, queue, id string, err error) // for each refused job; id "" = all of the queue; may be nil
 }
 
 // Tally counts what happened to the jobs of a queue.
