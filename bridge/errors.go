@@ -8,7 +8,8 @@ import (
 
 // Errors for errors.Is.
 var (
-	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and rule.
+	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and
+	// rule.
 	ErrInvalid = lua.ErrInvalid
 	// ErrDuplicate: the ID is scheduled already, or inside its dedup window. The message was not taken.
 	ErrDuplicate = producer.ErrDuplicate

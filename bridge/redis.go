@@ -57,7 +57,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	}
 	opt.DisableCache = true // without it every connection needs CLIENT TRACKING, and a permission for it
 	opt.ConnLifetime = 0    // an expiring connection would send scripts twice
-	// The client library pings every idle connection this often. Calls have deadlines of their own; idle should cost nothing.
+	// The client library pings every idle connection at this interval. Calls have deadlines of their own, so pings
+	// may be rare: idle should cost nothing.
 	opt.Dialer.KeepAlive = time.Minute
 	if opt.Sentinel.MasterSet != "" {
 		if opt.Sentinel.TLSConfig == nil {
@@ -83,8 +84,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
 }
 
-// chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands which some
-// servers answer although they are no cluster.
+// chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands that
+// some servers answer although they are no cluster.
 func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	var failed error
 	for _, addr := range opt.InitAddress {

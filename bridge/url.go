@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Parameters that a URL may have. The first ones are those of the client library, which ignores parameters that it does not know.
+// Parameters that a URL may have. The first ones are those of the client library, which ignores unknown parameters.
 var parameters = []string{
 	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name",
 	"master_set", "skip_verify",
@@ -120,7 +120,7 @@ func Redact(text string) string {
 	masked := passwordParam.ReplaceAllString(rest, "${1}…")
 	if i := strings.LastIndex(masked, "@"); i >= 0 {
 		masked = "…@" + masked[i+1:]
-	} else if strings.Contains(rest, "@") { // the @ may be part of the password: nobody can tell where the host begins
+	} else if strings.Contains(rest, "@") { // the @ may be part of the password: the host cannot be told from it
 		masked = "…"
 	}
 	return scheme + masked

@@ -35,7 +35,7 @@ type Admin struct {
 	redis    *bridge.Redis
 	prefix   string
 	observer bridge.Observer // nil = none
-	old      bool            // write even what a living bridge of an earlier release may not serve
+	old      bool            // write even if a live bridge of an earlier release may not serve it
 }
 
 // New returns a handle on the queues of a prefix; "" is the default prefix. Redis is not touched.

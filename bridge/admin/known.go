@@ -93,7 +93,8 @@ func didYouMean(err error, given string, names []string) error {
 	return err
 }
 
-// nearest returns the name with the fewest edits from the given one: at most two, and fewer than half of its length. "" = none.
+// nearest returns the name with the fewest edits from the given one: at most two, and fewer than half of its length. It
+// returns "" if there is none.
 func nearest(given string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {

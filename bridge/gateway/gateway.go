@@ -41,12 +41,13 @@ type Config struct {
 	Access Access
 	Logger *slog.Logger // nil = discard
 
-	// Durability is the level that Redis has to confirm before the gateway answers a request that schedules, cancels or
-	// moves a message (see bridge.ClientConfig). Without a confirmation in time the answer is 503 "uncertain". The change
-	// is made all the same. The same request with the same ID waits for the confirmation again. Default bridge.Accepted.
+	// Durability is the level that Redis must confirm before the gateway answers a request that schedules, cancels or
+	// moves a message (see bridge.ClientConfig). Without a confirmation in time the answer is 503 "uncertain". The
+	// change is made all the same. The same request with the same ID waits for the confirmation again. Default
+	// bridge.Accepted.
 	Durability bridge.Durability
 
-	// AllowOldBridges accepts messages that a living bridge may not serve (see bridge.ClientConfig). It is for a rolling
+	// AllowOldBridges accepts messages that a live bridge may not serve (see bridge.ClientConfig). It is for a rolling
 	// upgrade from a release whose bridges serve keys but send no protocol level.
 	AllowOldBridges bool
 

@@ -61,7 +61,7 @@ type fault struct {
 func (p *problem) Error() string { return p.Type + ": " + p.Detail }
 func (p *problem) Unwrap() error { return p.cause }
 
-// Is has lmstfy's API know what is refused because the gateway has enough to do.
+// Is makes errors.Is(err, lmstfy.ErrBusy) true for a refusal because a limit of the gateway is reached.
 func (p *problem) Is(target error) bool { return target == lmstfy.ErrBusy && p.Type == typeBusy } //nolint:errorlint // it is one
 
 // known maps errors to problems. The first match counts.

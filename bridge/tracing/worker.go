@@ -63,7 +63,7 @@ type attempt struct {
 	delay time.Duration // until the next attempt
 }
 
-// errPanicked stands for a panic. Only the stream worker, which recovers panics, knows the value of it.
+// errPanicked stands for a panic of the handler. Only package stream, which recovers it, knows its value.
 var errPanicked = errors.New("the handler panicked, or ended its goroutine")
 
 func (w *worker) handle(ctx context.Context, m *bridge.Message) (err error) {

@@ -146,7 +146,7 @@ var (
 		"stop the older bridges, or upgrade them: docs/OPERATIONS.md, Upgrade and rollback")
 )
 
-// Keys and what is scheduled.
+// Keys, and the schedule.
 var (
 	wrongType = check("D301", "wrong-type", Error, "a key holds another type than duestream keeps there",
 		"the queue stands still: scripts refuse it",

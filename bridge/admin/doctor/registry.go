@@ -274,7 +274,7 @@ func (l *look) queue(queue string) {
 	}
 	if l.registry[queue] == nil {
 		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix,
-			queue) // a partition beyond that has keys, but nobody grew the queue to it
+			queue) // partitions beyond it may have keys, but the queue was never grown to them
 		l.fail(err)
 		l.unregistered(queue, grown)
 		counts = grown
