@@ -95,7 +95,7 @@ func ExampleClient_Reschedule() {
 	// Output: now due in 2h0m0s
 }
 
-// A message that was taken can be sent again without harm for as long as its dedup window lasts, also after it was delivered.
+// Scheduling a message again is harmless while its dedup window lasts, even after it was delivered.
 func ExampleDedup() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -132,7 +132,8 @@ func ExampleNewWorker() {
 	// Output: attempt 1: hello from the example
 }
 
-// An error has the message delivered again, later and later. RetryAfter chooses the delay, DeadLetter gives up at once.
+// After an error the message is delivered again, with growing delays. RetryAfter sets the delay. DeadLetter gives up at
+// once.
 func ExampleDeadLetter() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -209,7 +210,7 @@ func ExampleNewWorker_deadLetters() {
 	// attempt 1 mended
 }
 
-// A message that comes too late for its purpose becomes a dead letter instead.
+// A message that becomes ready after its expiry becomes a dead letter instead of being delivered.
 func ExampleExpiresAt() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -276,7 +277,8 @@ func ExampleCreateGroup() {
 	// Output: [audit billing]
 }
 
-// A bridge may run in a process of its own, or like this one beside clients and workers. Any number of them share the queues.
+// A bridge may run in a process of its own or, as here, beside clients and workers. Any number of bridges share the
+// queues.
 func ExampleNewBridge() {
 	ctx, r, prefix, end := begin()
 	defer end()
