@@ -109,7 +109,7 @@ func TestLimitsInAFileAreFollowed(t *testing.T) {
 		want   int
 	}{{"", 5}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 2}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 0},
 		{`,"limits":{"read":0,"write":100,"interval":86400}`, 5}, {"", 5}} {
-		text := line(d, `"verbs":["publish"],"queues":["*"]`+c.limits) + strings.Repeat("#", i) + "\n" // a new size each time
+		text := line(d, `"verbs":["publish"],"queues":["*"]`+c.limits) + strings.Repeat("#", i) + "\n" // a new size
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
