@@ -30,9 +30,9 @@ type ClientConfig struct {
 	// ErrUnsupported, or with ErrDenied if the user may not check.
 	Durability Durability
 
-	// AllowOldBridges accepts messages with a key, recurrences and CancelRunning while a bridge of an earlier release
-	// is alive that may not serve them. Otherwise they are refused with ErrOldBridge. The check costs one small read
-	// every 5s.
+	// AllowOldBridges accepts messages with a key, recurrences and CancelRunning while a bridge is alive that may not
+	// serve them: one of an earlier release, which sends no protocol level. Otherwise they are refused with
+	// ErrOldBridge. The check costs one small read every 5s.
 	AllowOldBridges bool
 
 	Name     string       // of this client in the histories of queues; default: part, host and process

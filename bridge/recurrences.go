@@ -123,8 +123,9 @@ func (c *Client) RemoveRecurrence(ctx context.Context, queue, name string) error
 }
 
 // RunRecurrence schedules a message of a recurrence for now, even if it is paused, with the ID <name>@<Unix ms>-run.
-// With OverlapSkip the next occurrence is skipped while this message is not settled. ErrNoRecurrence. After
-// ErrUnavailable the message may have been scheduled; repeating the call schedules another one.
+// With OverlapSkip this message counts as the one before: an occurrence whose time comes before it is settled is
+// skipped. ErrNoRecurrence. After ErrUnavailable the message may have been scheduled; repeating the call schedules
+// another one.
 func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt, error) {
 	if c.closed.Load() {
 		return Receipt{}, ErrClosed

@@ -137,7 +137,7 @@ type WorkerConfig struct {
 	Queues []WorkerQueue
 	// Strict serves Queues in their order: a queue is read only while no queue before it has a backlog. So a queue
 	// gets nothing for as long as those before it are never empty. A queue that cannot be read counts as empty. A
-	// handler that already runs for a later queue is not interrupted.
+	// message that a later queue is given while it waits with a free slot is handled, and not interrupted.
 	Strict   bool
 	Group    string // created at the beginning of the queue's streams if it does not exist
 	Consumer string // unique among live workers; default: host, process, random

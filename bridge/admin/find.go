@@ -65,11 +65,11 @@ const (
 	MomentDue       = inspect.MomentDue       // its due time, past or coming
 	MomentReady     = inspect.MomentReady     // drained: added to the stream
 	MomentDelivered = inspect.MomentDelivered // to a consumer; may be inexact: see PendingEntry.HeldSince
-	MomentDead      = inspect.MomentDead      // dead-lettered by a group
+	MomentDead      = inspect.MomentDead      // dead-lettered for a group
 	MomentExpires   = inspect.MomentExpires   // from then on it is dead-lettered instead of delivered
 )
 
-// FindOptions controls Find. The zero value searches all queues, without calls back.
+// FindOptions controls Find. The zero value searches all queues.
 type FindOptions struct {
 	Queues   []string                  // where to look; none = all queues of the prefix
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
@@ -96,7 +96,7 @@ const (
 	StateRetrying  = inspect.StateRetrying  // scheduled again for one group
 	StateReady     = inspect.StateReady     // in the stream, and not yet read by the groups that the Place names
 	StatePending   = inspect.StatePending   // held by a consumer
-	StateDead      = inspect.StateDead      // dead-lettered by a group
+	StateDead      = inspect.StateDead      // a dead letter of a group
 )
 
 // Place is one place where Redis holds a message.

@@ -86,8 +86,8 @@ func (a *Admin) ShowFunctions(ctx context.Context, release string) []Library {
 }
 
 // LoadFunctions loads the library on the server, or on every master of a cluster. Replicas get it by replication, and
-// it is saved with the data. The call may be repeated, and made by many at once. The same library is left alone. An
-// older one of ours is replaced atomically. If any server has a newer or a foreign library, the call returns
+// it is saved with the data. The call may be repeated, and made by many at once. The same library is left alone. One
+// of ours that is not newer is replaced atomically. If any server has a newer or a foreign library, the call returns
 // ErrNewerFunctions or ErrForeignFunctions and changes no server, unless force is set. Any other error is one of a
 // single server; the other servers are done. Each error is also in the row of its server.
 func (a *Admin) LoadFunctions(ctx context.Context, release string, force bool) ([]Library, error) {

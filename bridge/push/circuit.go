@@ -9,7 +9,7 @@ import (
 )
 
 // circuit is the circuit breaker of a target. It is closed at first. It opens after a number of consecutive failures
-// that mean that the target is down, and closes when a probe gets an answer. Each process has its own.
+// that mean that the target is down, and closes when a probe shows that the target works. Each process has its own.
 //
 // A failed round of probes may have met messages that the target cannot serve, while it can serve all others. So each
 // round takes twice as many messages as the one before: a good message behind n bad ones is reached after log2(n)
@@ -34,7 +34,8 @@ func newCircuit(t Target, log *slog.Logger) *circuit {
 	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
 }
 
-// adopt applies the new settings of a changed target. The circuit keeps its state and its count of failures.
+// adopt applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless the
+// circuit breaker is switched off.
 func (c *circuit) adopt(t Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

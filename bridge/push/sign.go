@@ -71,9 +71,9 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// DeliveryID returns the webhook-id of a message: its queue, a colon and its ID, both with every byte but letters,
-// digits,
-// - and _ percent-encoded. It is unique, and has no dot, which would make the signed text ambiguous.
+// DeliveryID returns the webhook-id of a message: its queue, a colon and its ID. In both, all bytes except letters,
+// digits, hyphens and underscores are percent-encoded. It is unique, and has no dot, which would make the signed text
+// ambiguous.
 func DeliveryID(queue, id string) string { return plain(queue) + ":" + plain(id) }
 
 // plain percent-encodes all but letters, digits, - and _.

@@ -13,7 +13,7 @@ import (
 // bucket is the token bucket of a rate. Its level is stored as the time at which the bucket is full again.
 type bucket struct {
 	part     string        // of its key in Redis, after the digest
-	interval time.Duration // until one token comes back
+	interval time.Duration // until one unit comes back
 	size     int
 
 	mu   sync.Mutex
@@ -24,7 +24,7 @@ func newBucket(rate lua.Rate, burst int) *bucket {
 	return &bucket{interval: rate.Interval(), size: cmp.Or(burst, rate.DefaultBurst())}
 }
 
-// take takes n tokens out of the bucket, or returns how long to wait for them. An n greater than the bucket's size is
+// take takes n units out of the bucket, or returns how long to wait for them. An n greater than the bucket's size is
 // taken when the bucket is full; the rest is a debt that delays the next calls.
 func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	n = min(max(n, 0), lua.MaxBurst)
@@ -42,7 +42,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// giveBack puts n unused tokens back into the bucket.
+// giveBack puts n unused units back into the bucket.
 func (b *bucket) giveBack(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,8 +77,8 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 	return wait, nil
 }
 
-// GiveBack returns n unused ones to the token's rate limit. While Redis is unavailable only this Store gives them back;
-// in Redis they come back with time.
+// GiveBack gives n unused units back to the token's rate limit. While Redis is unavailable only this Store's bucket
+// gets them; in Redis they come back with time.
 func (s *Store) GiveBack(ctx context.Context, g *Grant, verb Verb, n int) {
 	if g == nil || g.taken[verb] == nil || n <= 0 {
 		return

@@ -94,7 +94,8 @@ func (h hash) add(ctx context.Context, d digest, t Token) error {
 	})
 }
 
-// made returns a new token in its stored form: with its time of creation, times in UTC and milliseconds, a normal rate.
+// made returns a new token in its stored form: with its time of creation, times in UTC and whole milliseconds, and the
+// normal form of its rate.
 func (t Token) made(now time.Time) Token {
 	t.Created = now.UTC().Truncate(time.Millisecond)
 	if !t.Expires.IsZero() {
