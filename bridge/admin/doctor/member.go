@@ -86,8 +86,9 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 	return fields, ""
 }
 
-// asLua rewrites JSON so that Go's decoder accepts the same texts as the decoder of the scripts. That one accepts
-// control characters inside strings, so asLua escapes them. It refuses half a surrogate pair; then ok is false.
+// asLua rewrites JSON so that Go's decoder accepts the same texts as the scripts' decoder. The scripts' decoder
+// accepts control characters inside strings, so asLua escapes them. The scripts' decoder refuses half a surrogate
+// pair; then ok is false.
 func asLua(meta string) (text string, ok bool) {
 	var b strings.Builder
 	inside := false

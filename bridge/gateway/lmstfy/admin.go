@@ -66,7 +66,7 @@ type adminCall struct {
 	ctx         context.Context
 	r           *http.Request
 	namespace   string
-	pool, token string // the two parts of POOL:TOKEN in the path
+	pool, token string // the parts of POOL:TOKEN in the path; without a token, pool is from the query
 	whole       string // POOL:TOKEN unparsed: a token's name may hold a colon
 	nothing     bool   // nothing had to be changed
 }

@@ -50,7 +50,7 @@ func (c *clock) now(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// ask asks the server for its time. If that fails, the last answer is used on.
+// ask asks the server for its time. If that fails, the last answer stays in use.
 func (c *clock) ask(ctx context.Context) (time.Time, error) {
 	c.mu.Lock()
 	known := !c.asked.IsZero()

@@ -71,8 +71,9 @@ func text(value any, indent string) []byte {
 	return text
 }
 
-// fail answers with an error. An error of Redis becomes 503, after which clients repeat the call, and only the log
-// shows it.
+// fail answers with an error. A temporary error of Redis, or a full Redis, becomes 503, after which clients repeat
+// the call. A lasting error (a missing right, a key of another type) becomes 500. Only the log shows the text of an
+// error of Redis.
 func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	f := &failed{}
 	switch {
