@@ -26,11 +26,11 @@ func ExampleClient_Schedule() {
 	check(err)
 	fmt.Println(receipt.ID, "is due in", time.Until(receipt.Due).Round(time.Minute))
 
-	// While it is scheduled, its ID is taken.
+	// While the message is scheduled, its ID is refused.
 	_, err = client.Schedule(ctx, "orders", nil, bridge.WithID("close-42"))
 	fmt.Println("again:", errors.Is(err, bridge.ErrDuplicate))
 
-	// What can be refused without asking Redis is, with the reason.
+	// An invalid argument is refused before Redis is asked, with the reason.
 	_, err = client.Schedule(ctx, "no such/name", nil)
 	var invalid *bridge.InvalidError
 	fmt.Println(errors.As(err, &invalid), invalid.Field)
@@ -52,7 +52,7 @@ func ExampleClient_ScheduleBatch() {
 		{ID: "two", Payload: []byte("2"), At: time.Now().Add(2 * time.Hour)},
 		{ID: "one", Payload: []byte("3"), Delay: time.Hour},
 	})
-	check(err) // what concerns all of them; each has its own verdict
+	check(err) // an error of the whole call; each message has its own result
 	for _, result := range results {
 		fmt.Println(result.ID, result.Err == nil, errors.Is(result.Err, bridge.ErrDuplicate))
 	}
@@ -249,7 +249,7 @@ func ExampleCreateGroup() {
 	stop, done := context.WithCancel(ctx)
 	defer done()
 	groups := []string{"audit", "billing"}
-	for _, group := range groups { // before the first message, so that each group is owed it
+	for _, group := range groups { // before the first message, so that each group gets it
 		_, err := bridge.CreateGroup(ctx, r, prefix, "orders", group)
 		check(err)
 	}
@@ -290,7 +290,7 @@ func ExampleNewBridge() {
 	var running sync.WaitGroup
 	running.Go(func() { check(b.Run(stop)) })
 
-	until(func() bool { return len(b.Status().Live) == 2 }) // this one, and the one that all examples have
+	until(func() bool { return len(b.Status().Live) == 2 }) // this one, and the one of begin
 	fmt.Println("two bridges")
 	done()
 	running.Wait()
