@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/stream/keeper"
 )
 
-// Policy says how deliveries of a queue are retried. Its values live in Redis: what a queue does not set comes from the defaults,
-// which a bridge writes from its Config.
+// Policy is how a queue releases, delivers and retries its messages. It is stored in Redis. A value that a queue does
+// not set comes from the defaults of the prefix, which a bridge writes from its Config.
 //
 //	type Policy struct {
 //		// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned:
@@ -84,8 +84,8 @@ import (
 //	func (Policy) Validate() error
 type Policy = stream.Policy
 
-// Rate is how many messages become ready in a second, a minute or an hour, as text: 500/s, 30/m or 1/h, each number up to
-// 1,000,000. Empty is no limit.
+// Rate limits how many messages become ready per second, minute or hour. It is a text: 500/s, 30/m or 1/h, with numbers
+// up to 1,000,000. Empty is no limit.
 //
 //	type Rate string
 //
@@ -95,18 +95,19 @@ type Policy = stream.Policy
 //	func (Rate) PerSecond() float64
 type Rate = lua.Rate
 
-// KeyFailure says whether messages with a key wait for the retries of the one before.
+// KeyFailure is whether a message with a key waits for the retries of the message before it.
 //
 //	type KeyFailure string
 type KeyFailure = stream.KeyFailure
 
 // Values of KeyFailure.
 const (
-	KeyBlock = stream.KeyBlock // the next one waits until it is done with, or a dead letter: their order is kept
-	KeySkip  = stream.KeySkip  // the next one goes on while a retry waits, which then has to find its turn again
+	KeyBlock = stream.KeyBlock // wait until the earlier message is done or dead-lettered: the order is kept
+	KeySkip  = stream.KeySkip  // do not wait for a retry, which then waits for its turn again
 )
 
-// DefaultPolicy is 30 s of visibility timeout, 40 attempts, and delays from 1 s to 1 h: about a day until a dead letter.
+// DefaultPolicy returns the built-in policy: a visibility timeout of 30 s, 40 attempts, and retry delays from 1 s to
+// 1 h. A message that always fails becomes a dead letter after about a day.
 func DefaultPolicy() Policy { return stream.DefaultPolicy() }
 
 // Config configures a Bridge. Redis is required.
@@ -114,21 +115,22 @@ type Config struct {
 	Redis  *Redis
 	Prefix string // of all keys; default "duestream"
 
-	// Defaults is the policy of queues that have none of their own; the zero value leaves the defaults in Redis alone. All
-	// bridges of a prefix share the defaults: those of the last bridge to start count.
+	// Defaults is the policy of queues without one of their own. All bridges of a prefix share it: the last bridge to
+	// start overwrites it. The zero value leaves the defaults in Redis unchanged.
 	Defaults Policy
 
-	// AnyServer also serves from a server that is too old, or that evicts keys when it is full. Messages can be lost then.
+	// AnyServer also accepts a server that is too old or that evicts keys when it is full. Such a server can lose
+	// messages.
 	AnyServer bool
 
-	// Identity is what others see of this bridge, in its heartbeats. The zero value becomes NewIdentity("").
+	// Identity is published in this bridge's heartbeats. The zero value becomes NewIdentity("").
 	Identity Identity
 
-	Observer Observer     // is told what the bridge does; nil = nobody is
+	Observer Observer     // gets events and durations of this bridge; nil = none
 	Logger   *slog.Logger // nil = discard
 }
 
-// Identity says which process a bridge is: on which host, with which process ID, of which version, started when.
+// Identity identifies the process of a bridge: its host, process ID, version and start.
 //
 //	type Identity struct {
 //		ID      string // ULID of its start
@@ -143,15 +145,15 @@ type Config struct {
 //	func (Identity) String() string
 type Identity = lua.Identity
 
-// NewIdentity returns the identity of a bridge that this process starts now. An empty version is that of duestream in this
-// program.
+// NewIdentity returns the identity of a bridge that this process starts now. An empty version becomes the version of
+// duestream that this program was built with.
 func NewIdentity(version string) Identity {
 	host, _ := os.Hostname()
 	return lua.NewIdentity(host, os.Getpid(), version)
 }
 
-// Bridge moves messages into streams when they are due, reclaims what was abandoned and frees what is done. Any number of bridges
-// may run; they share the queues, and take over from one another within 3 s.
+// Bridge moves messages into streams when they are due, reclaims abandoned deliveries and frees the memory of settled
+// messages. Any number of bridges may run. They share the queues, and take over from one another within 3 s.
 type Bridge struct {
 	cfg       Config
 	scheduler *scheduler.Scheduler
@@ -195,8 +197,8 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Observer is told what a bridge, a worker or a client does, and how long that takes. Package bridge/metrics makes one, for
-// Prometheus. One may serve any number of them.
+// Observer receives the events and durations of bridges, workers and clients. One Observer may serve any number of
+// them. Package bridge/metrics has an Observer for Prometheus.
 //
 //	type Observer interface {
 //		// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
@@ -209,15 +211,15 @@ func NewBridge(cfg Config) (*Bridge, error) {
 //	}
 type Observer = observe.Observer
 
-// observed is Status, for the observer.
+// observed returns the Status in the form that an Observer receives.
 func (b *Bridge) observed() observe.Status {
 	s := b.Status()
 	return observe.Status{LastHeartbeat: s.LastHeartbeat, Live: len(s.Live), Queues: s.Queues, Partitions: s.Partitions,
 		Owned: s.Owned}
 }
 
-// Run serves until ctx is cancelled, and returns nil then. It goes on through outages of Redis for ever. It returns at once with
-// ErrUnsupported for a server that cannot be trusted with messages, unless Config.AnyServer is set.
+// Run serves until ctx is cancelled, and then returns nil. During an outage of Redis it retries without end. It returns
+// ErrUnsupported at once if the server is too old or evicts keys, unless Config.AnyServer is set.
 func (b *Bridge) Run(ctx context.Context) error {
 	if err := b.checkServer(ctx); err != nil {
 		return err
@@ -239,7 +241,8 @@ func logError(log *slog.Logger, part string, err error) {
 	}
 }
 
-// checkServer refuses a server that would lose messages. A server that does not answer now is not checked: the loops wait for it.
+// checkServer refuses a server that would lose messages. If the server does not answer now, the check is skipped: the
+// loops wait for the server.
 func (b *Bridge) checkServer(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -265,7 +268,7 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 	return nil
 }
 
-// Status is what a bridge says about itself.
+// Status is the state of a bridge as it sees itself.
 //
 //	type Status struct {
 //		Bridge        string
@@ -285,7 +288,7 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 //	func (Status) Ready() error
 type Status = scheduler.Status
 
-// Late is a partition that a bridge owns, and does not drain on time.
+// Late is a partition that a bridge owns but does not drain on time.
 //
 //	type Late struct {
 //		Partition string
@@ -298,6 +301,6 @@ type Status = scheduler.Status
 //	func (Late) String() string
 type Late = scheduler.Late
 
-// Status returns the bridge's ID, when it last reached Redis, which bridges live, how many queues and partitions there are,
-// and how many partitions it owns.
+// Status returns the bridge's ID, its last heartbeat, the live bridges, the numbers of queues and partitions, and the
+// partitions that this bridge owns. It does not ask Redis.
 func (b *Bridge) Status() Status { return b.scheduler.Status() }

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// Retry is a delivery that waits to be tried again: a retry for a group that failed, or a redriven dead letter; Group is ""
-// where it was redriven for all groups.
+// Retry is a scheduled retry of a message: for the group that failed, or from a redriven dead letter. Group is "" if
+// the dead letter was redriven for all groups.
 //
 //	type Retry struct {
 //		ID    string
@@ -20,38 +20,39 @@ import (
 //	}
 type Retry = producer.Retry
 
-// Scope says what Cancel and Reschedule take beside, or instead of, the message that is scheduled for the first time.
+// Scope makes Cancel and Reschedule also act on scheduled retries, or on retries alone. Without a Scope they act only
+// on a message that waits for its first delivery.
 type Scope struct {
 	group string
 	alone bool
 	into  *[]Retry
 }
 
-// Retries takes the scheduled message, and whatever waits to be tried again under its ID, of all groups.
+// Retries selects the scheduled message and all retries with its ID, of all groups.
 //
-// A scheduled message is looked up by its ID. No key says where retries are, so the call looks through the whole schedule:
-// seconds for a million messages, in steps of a thousand that let others in between. That is why Cancel does not do it unless
-// asked to.
+// A scheduled message is looked up by its ID. Retries have no such index, so the call scans the whole schedule in steps
+// of a thousand, and other commands run in between. A million messages take seconds. That is why Cancel looks for
+// retries only with this option.
 func Retries() Scope { return Scope{} }
 
-// RetriesOf takes only what waits to be tried again for one group, and costs the same. The message itself is for all groups, and
-// stays.
+// RetriesOf selects only the retries of one group. The scheduled message is for all groups, and stays. It costs as much
+// as Retries.
 func RetriesOf(group string) Scope { return Scope{group: group, alone: true} }
 
-// Into has the retries that were taken appended to a list.
+// Into returns a Scope that appends the cancelled or moved retries to a list.
 func (s Scope) Into(taken *[]Retry) Scope {
 	s.into = taken
 	return s
 }
 
-// Cancel takes a message out of the schedule, of every partition that may hold it: after nil it will never be delivered.
-// ErrNotScheduled: it is not scheduled any more, because it became ready or was cancelled before, or never was. ErrUnavailable
-// also when a partition that may hold it does not answer, or the registry, which says where else it may be; then it is cancelled
-// where the server answered.
+// Cancel removes a message from the schedule, in every partition that may hold it. After nil it will never be
+// delivered. ErrNotScheduled: the message became ready, was cancelled before, or never was scheduled. ErrUnavailable:
+// also when one of the partitions, or the registry that lists them, does not answer; the message is then cancelled in
+// the partitions that answered.
 //
-// With Retries or RetriesOf it takes what waits to be tried again: after nil nothing that waited from the beginning of the call
-// to its end is delivered. ErrNotScheduled: nothing waited. Cancel does not stop a handler that works on the message meanwhile;
-// the message may fail there, and be tried again.
+// With Retries or RetriesOf it also removes retries. After nil no retry is delivered that waited from the beginning of
+// the call to its end. ErrNotScheduled: nothing waited. Cancel does not stop a handler that already works on the
+// message: if that handler fails, the message is retried.
 func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) error {
 	first, wide, err := widths(scopes)
 	if err != nil {
@@ -71,9 +72,9 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 	return err
 }
 
-// Reschedule moves a scheduled message to another due time, given by In or At: after nil it will never be delivered at the old
-// one. ErrNotScheduled as for Cancel. With Retries or RetriesOf it moves what waits to be tried again: In(0) has it tried now.
-// When it moves several it returns the earliest due time.
+// Reschedule moves a scheduled message to a new due time, given by In or At, and returns that time. After nil the
+// message will not be delivered at the old one. ErrNotScheduled as for Cancel. With Retries or RetriesOf it also
+// moves retries: In(0) retries now. When it moves several it returns the earliest due time.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, scopes ...Scope) (time.Time, error) {
 	var m producer.Message
 	if to != nil {
@@ -114,7 +115,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	return due, err
 }
 
-// widths says what scopes take: whether the scheduled message, and which retries.
+// widths returns whether the scopes select the scheduled message, and the scopes that select retries.
 func widths(scopes []Scope) (first bool, wide []Scope, err error) {
 	first = len(scopes) == 0
 	for _, s := range scopes {

@@ -19,29 +19,29 @@ type ClientConfig struct {
 	Redis  *Redis
 	Prefix string // of all keys; default "duestream"
 
-	// RetryTimeout is how long a call is repeated after errors that may pass (a lost reply, a failover). Repeating takes no
-	// message twice. Default 10s; negative = not at all.
+	// RetryTimeout is how long a call is repeated after temporary errors (a lost reply, a failover). A repeated call
+	// never stores a message twice. Default 10s; negative = no repetition.
 	RetryTimeout time.Duration
 
-	// Durability is what Schedule, Cancel and Reschedule wait for before they return nil: Accepted (the default), Fsynced,
-	// Replicated(n). Calls made at the same time wait together. When it is not confirmed within its Timeout (2s by default) the
-	// error is a *NotDurableError, and what was asked is done nevertheless. The first call asks the server whether it can wait
-	// so; where it cannot, each call is refused before anything is sent: ErrUnsupported, or ErrDenied for a user that may not
-	// ask.
+	// Durability is the confirmation that Schedule, Cancel and Reschedule wait for before they return nil: Accepted
+	// (the default), Fsynced or Replicated(n). Concurrent calls share one wait. Without a confirmation within its
+	// Timeout (2s by default) the error is a *NotDurableError, and the change was made all the same. The first call
+	// checks that the server supports the level. If not, every call is refused before anything is sent: with
+	// ErrUnsupported, or with ErrDenied if the user may not check.
 	Durability Durability
 
-	// AllowOldBridges has messages with a key taken while a bridge is alive that may not serve them: one of an earlier release,
-	// which says no protocol level. Without it they are refused with ErrOldBridge, as are recurrences and CancelRunning.
-	// Looking costs one small read every 5s.
+	// AllowOldBridges accepts messages with a key, recurrences and CancelRunning while a bridge is alive that may not
+	// serve them: one of an earlier release, which sends no protocol level. Otherwise they are refused with
+	// ErrOldBridge. The check costs one small read every 5s.
 	AllowOldBridges bool
 
-	Name     string       // of this client, in the histories of queues that keep one; default: part, host and process
-	Observer Observer     // is told what becomes of messages; nil = nobody is
+	Name     string       // of this client in the histories of queues; default: part, host and process
+	Observer Observer     // gets events and durations of this client; nil = none
 	Logger   *slog.Logger // nil = discard
 }
 
-// Client schedules, cancels and reschedules messages. It is safe for concurrent use: calls made at the same time share a round
-// trip. Close it before its Redis. Where a message is, admin.Admin.Locate says, which needs the rights of an operator.
+// Client schedules, cancels and reschedules messages. It is safe for concurrent use: concurrent calls share a round
+// trip. Close it before its Redis. To find a message use admin.Admin.Locate, which needs the rights of an operator.
 type Client struct {
 	producer *producer.Producer
 	planner  *planner.Planner
@@ -49,7 +49,7 @@ type Client struct {
 	closed   atomic.Bool
 }
 
-// Durability says what a write waits for beyond being executed by the server.
+// Durability is the confirmation that a write waits for after the server has executed it.
 //
 //	type Durability struct {
 //		Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
@@ -62,8 +62,9 @@ type Client struct {
 //	func (Durability) Validate() error
 type Durability = lua.Durability
 
-// Durability levels. What Accepted loses in a crash is what the server's append-only file had not on disk yet, and in a failover
-// what the new master had not received yet. Fsynced and Replicated may be had together: Durability{Fsync: true, Replicas: 1}.
+// Durability levels. With Accepted, a crash loses writes that the append-only file had not yet brought to disk, and a
+// failover loses writes that the new master had not yet received. Fsynced and Replicated may be combined:
+// Durability{Fsync: true, Replicas: 1}.
 var (
 	Accepted = Durability{}            // the server has executed it
 	Fsynced  = Durability{Fsync: true} // and its append-only file is on disk; needs Redis 7.2 or Valkey
@@ -72,7 +73,7 @@ var (
 // ParseDurability reads "accepted", "fsynced", "replicated=2", or "fsynced,replicated=2".
 func ParseDurability(text string) (Durability, error) { return lua.ParseDurability(text) }
 
-// Replicated: so many replicas hold it in memory.
+// Replicated returns a Durability that waits until the given number of replicas hold the write in memory.
 func Replicated(replicas int) Durability { return Durability{Replicas: replicas} }
 
 // NewClient checks the configuration. Redis is not touched before the first call of a method.
@@ -158,7 +159,8 @@ func withPrefix(prefix string) string {
 //	}
 type NewMessage = producer.Message
 
-// Receipt says what was scheduled: the ID, the due time by the server's clock, and whether it went straight into the stream.
+// Receipt describes a scheduled message: its ID, its due time by the server's clock, and whether it became ready at
+// once.
 //
 //	type Receipt struct {
 //		ID  string
@@ -183,20 +185,20 @@ type Result = producer.Result
 // Option changes one message of Schedule.
 type Option func(*producer.Message)
 
-// In has the message delivered d after the server takes it: 0 (the default: now) to ten years, in whole milliseconds.
+// In makes the message due d after the server stores it: 0 (the default: now) to ten years, in whole milliseconds.
 func In(d time.Duration) Option { return func(m *producer.Message) { m.Delay = d } }
 
-// At has the message delivered at t, by the server's clock. A time in the past means now.
+// At makes the message due at t, by the server's clock. A time in the past means now.
 func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
 
-// Spread has the message delivered at some moment of d after the time that In or At say, so that many messages for one instant
-// come evenly over d. The moment follows from the message's ID alone: scheduled again, it is the same. Up to ten years, in whole
-// milliseconds.
+// Spread delays the message by a further 0 to d, chosen by hashing its ID. Many messages for one instant are spread
+// evenly over d, and a message that is scheduled again keeps its delay. Up to ten years, in whole milliseconds.
 func Spread(d time.Duration) Option { return func(m *producer.Message) { m.Spread = d } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is
-// scheduled, another is refused with ErrDuplicate, whatever its key. In a queue with partitions that is best effort for
-// some seconds after it got more of them, and for calls at the same moment with different keys. Default: a new ULID.
+// scheduled, another is refused with ErrDuplicate, whatever its key. In a queue with partitions the check is best
+// effort for some seconds after partitions were added, and for concurrent calls with different keys. Default: a new
+// ULID.
 func WithID(id string) Option { return func(m *producer.Message) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
@@ -209,10 +211,11 @@ func Header(name, value string) Option {
 	}
 }
 
-// MaxAttempts says how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default: by policy.
+// MaxAttempts limits how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default:
+// by policy.
 func MaxAttempts(n int) Option { return func(m *producer.Message) { m.MaxAttempts = n } }
 
-// Delays is a list of delays after failed attempts, of which the last one counts for all further. Empty is none.
+// Delays is a list of delays after failed attempts. The last delay repeats. Empty is no list.
 //
 //	type Delays string
 //
@@ -223,62 +226,63 @@ type Delays = lua.Delays
 // NewDelays returns a list of delays.
 func NewDelays(all ...time.Duration) Delays { return lua.NewDelays(all...) }
 
-// RetryDelays sets the delays after the message's failed attempts, exactly so; the last one counts for all further. One alone is
-// a fixed delay. 1 to 100, each of 1 ms to ten years. Default: by policy.
+// RetryDelays sets the exact delays after the message's failed attempts, without jitter. The last delay repeats; a
+// single one is a fixed delay. 1 to 100 delays of 1 ms to ten years each. Default: by policy.
 func RetryDelays(all ...time.Duration) Option {
 	return func(m *producer.Message) { m.RetryDelays = NewDelays(all...) }
 }
 
-// RetryFor says how long from its due time on the message is tried: a retry that would be due later makes a dead letter with
-// reason "retry_for" instead. Up to ten years. Default: by policy.
+// RetryFor limits retries to d after the message's due time. A later retry becomes a dead letter with reason
+// "retry_for". Up to ten years. Default: by policy.
 func RetryFor(d time.Duration) Option { return func(m *producer.Message) { m.RetryFor = d } }
 
-// MaxSnoozes says how often the message may be snoozed in a group: 1 to 1,000,000; once more makes a dead letter with reason
-// "max_snoozes". Default: by policy, and 1,000 where that says nothing.
+// MaxSnoozes limits how often a group may snooze the message: 1 to 1,000,000. One snooze more makes a dead letter with
+// reason "max_snoozes". Default: by policy, or 1,000 if the policy sets none.
 func MaxSnoozes(n int) Option { return func(m *producer.Message) { m.MaxSnoozes = n } }
 
-// MaxCrashes says how often the message may be abandoned in a group, by workers that end or hang: 1 to 1,000,000; the last time
-// makes a dead letter with reason "crashes". Such an end is no failed attempt then. Default: by policy.
+// MaxCrashes limits how often workers of a group that end or hang may abandon the message: 1 to 1,000,000. The n-th
+// time makes a dead letter with reason "crashes". With a limit, an abandoned delivery does not count as a failed
+// attempt. Default: by policy.
 func MaxCrashes(n int) Option { return func(m *producer.Message) { m.MaxCrashes = n } }
 
-// HandlerTimeout says how long the message's handler may take before its attempt fails with reason "handler_timeout": up to ten
-// years. Default: by policy, or else by the worker.
+// HandlerTimeout limits how long the message's handler may take. Then its attempt fails with reason
+// "handler_timeout". Up to ten years. Default: by policy, or else by the worker.
 func HandlerTimeout(d time.Duration) Option {
 	return func(m *producer.Message) { m.HandlerTimeout = d }
 }
 
-// ExpiresAt has the message dead-lettered with reason "expired" instead of delivered when it becomes ready after t, by the
-// server's clock. What counts from now is said by ExpiresIn: the clock here may be another one.
+// ExpiresAt dead-letters the message with reason "expired", instead of delivering it, if it becomes ready after t by
+// the server's clock. For a time counted from now use ExpiresIn: this machine's clock may differ from the server's.
 func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }
 
-// ExpiresIn is ExpiresAt so long after now, by the server's clock, whatever the clock here says. It takes one round trip more. It
-// must be longer than In, with Spread; up to ten years.
+// ExpiresIn is ExpiresAt with a time counted from now by the server's clock. It takes one more round trip. It must be
+// longer than In and Spread together; up to ten years.
 func ExpiresIn(d time.Duration) Option { return func(m *producer.Message) { m.ExpiresIn = d } }
 
-// Dedup has the ID refused with ErrDuplicate for d from now, also after the message was delivered.
+// Dedup refuses further messages with the same ID for d from now, with ErrDuplicate, even after this one was delivered.
 func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
 
-// Key has the messages of the queue that share it delivered one at a time, in the order of their due times; other keys go on. The
-// next one becomes ready when every group has acknowledged the one before, or it was cancelled or dead-lettered; whether it waits
-// for retries of the one before, the policy's KeyFailure says. 1 to 256 bytes of UTF-8 without control characters.
+// Key serializes messages: those of a queue with the same key are delivered one at a time, in the order of their due
+// times. Other keys do not wait. The next message becomes ready when every group has acknowledged the one before, or
+// when that one was cancelled or dead-lettered. The policy's KeyFailure decides whether it also waits for retries. 1
+// to 256 bytes of UTF-8 without control characters.
 func Key(key string) Option { return func(m *producer.Message) { m.Key = key } }
 
-// Replace has the message take the place of the one of its ID that is scheduled, with its payload, headers and due
-// time, as often as it comes: of many changes within a while one message is left. Once that one is delivered, the next
-// is a new one. It needs WithID, and no Dedup. A message with another key is replaced as well: the new one waits for
-// its own key.
+// Replace replaces the scheduled message that has the same ID: payload, headers and due time. So many changes in a
+// short time leave one message (debounce). If none is scheduled any more, the message is a new one. It needs WithID,
+// and no Dedup. A message with another key is replaced as well: the new one waits for its own key.
 func Replace(m *NewMessage) { m.Replace = lua.Replace }
 
-// ReplaceLater is Replace for a due time that is later than that of the scheduled one, else ErrDuplicate.
+// ReplaceLater is Replace if the new due time is later than that of the scheduled message, else ErrDuplicate.
 func ReplaceLater(m *NewMessage) { m.Replace = lua.ReplaceLater }
 
-// ReplaceEarlier is Replace for a due time that is earlier than that of the scheduled one, else ErrDuplicate.
+// ReplaceEarlier is Replace if the new due time is earlier than that of the scheduled message, else ErrDuplicate.
 func ReplaceEarlier(m *NewMessage) { m.Replace = lua.ReplaceEarlier }
 
-// Schedule takes one message. Once it returns nil the message will be delivered at least once to every group of the queue,
-// unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrUnavailable, ErrDenied, ErrUnsupported (the server
-// cannot give the Durability), ErrNotDurable (it was taken), or the context's; with ErrUnavailable and the context's own the
-// message may have been taken.
+// Schedule stores one message. Once it returns nil the message will be delivered at least once to every group of the
+// queue, unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrUnsupported (the server
+// cannot give the Durability): the message was not stored. ErrNotDurable: it was stored. ErrUnavailable, or the
+// context's error: it may have been stored.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
 	m := producer.Message{Payload: payload}
 	for _, set := range options {
@@ -287,7 +291,8 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 	return c.producer.Schedule(ctx, queue, m)
 }
 
-// ScheduleBatch takes many messages; each has its own result, in order. The error is for what concerns all of them.
+// ScheduleBatch stores many messages. The results are in the order of the messages, one each. The error concerns the
+// whole call.
 func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
 	return c.producer.ScheduleBatch(ctx, queue, messages)
 }

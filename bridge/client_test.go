@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// An option that says nothing about time is refused: taken as "in zero", it would deliver the message at once.
+// Reschedule refuses an option other than In and At. Read as In(0), it would deliver the message at once.
 func TestRescheduleTakesATimeOnly(t *testing.T) {
 	server := redistest.Shared(t)
 	prefix := server.Prefix(t)
@@ -42,10 +42,10 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 	}
 }
 
-// untouchable is a client of which every use is a panic.
+// untouchable is a client that panics when it is used.
 type untouchable struct{ rueidis.Client }
 
-// A constructor has no context of its caller, so it does no I/O: not even for a durability that not every server has.
+// A constructor has no context, so it does no I/O: it does not even check whether the server supports the durability.
 func TestNewClientTouchesNothing(t *testing.T) {
 	t.Parallel()
 	for _, d := range []bridge.Durability{bridge.Accepted, bridge.Fsynced, bridge.Replicated(2)} {

@@ -1,13 +1,13 @@
-// Package bridge is what programs import to use duestream: Client schedules messages, Worker handles them, Bridge moves what is
-// due into streams and reclaims what was abandoned. A process may run any of them, in any number; Redis and such processes are
-// the whole system.
+// Package bridge is the API of duestream. A Client schedules messages. A Worker handles them. A Bridge moves due
+// messages into streams and reclaims abandoned deliveries. A process may run any number of each. Nothing else is needed
+// but Redis.
 //
 //	r, err := bridge.Dial(ctx, "redis://127.0.0.1:6379")
 //	defer r.Close()
 //	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r})
 //	receipt, err := client.Schedule(ctx, "emails", []byte("hello"), bridge.In(15*time.Minute))
 //
-// This package wires and renames; what a message goes through is decided in the packages lua, scheduler and stream.
+// This package only wires and renames. The packages lua, scheduler and stream are the engine.
 //
 // Invariants, each held by a test in integration/ that carries its name:
 //   - G1 once Schedule returned nil, the message is delivered at least once to every group, or cancelled, or a dead letter;

@@ -6,9 +6,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// What callers branch on with errors.Is.
+// Errors for errors.Is.
 var (
-	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and rule.
+	// ErrInvalid: an argument was refused before Redis was touched. errors.As with *InvalidError tells field, value and
+	// rule.
 	ErrInvalid = lua.ErrInvalid
 	// ErrDuplicate: the ID is scheduled already, or inside its dedup window. The message was not taken.
 	ErrDuplicate = producer.ErrDuplicate
@@ -16,51 +17,53 @@ var (
 	ErrNotScheduled = producer.ErrNotScheduled
 	// ErrFull: Redis is at maxmemory and refused the message. It was not taken.
 	ErrFull = lua.ErrFull
-	// ErrUnavailable: Redis could not be reached, or could not take the call, for as long as it was repeated. The message may
-	// have been taken; scheduling it again with the same ID and a dedup window is safe.
+	// ErrUnavailable: Redis could not be reached, or refused the call for now, until ClientConfig.RetryTimeout had
+	// passed. The message may have been stored. Scheduling it again with the same ID and a dedup window is safe.
 	ErrUnavailable = lua.ErrUnavailable
-	// ErrUncertain: the call failed, or its context ended, after it had been sent: it may have been executed or not.
+	// ErrUncertain: the call failed, or its context ended, after the call was sent. It may have been executed or not.
 	ErrUncertain = producer.ErrUncertain
-	// ErrNotDurable: what was asked is done (the message is stored), but the server did not confirm the configured Durability.
-	// errors.As with *NotDurableError tells how many copies there are. Repeating with the same ID waits again.
+	// ErrNotDurable: the change was made (the message is stored), but the server did not confirm the configured
+	// Durability. errors.As with *NotDurableError tells how many copies there are. Repeating with the same ID waits
+	// again.
 	ErrNotDurable = lua.ErrNotDurable
 	// ErrClosed: the Client was closed before.
 	ErrClosed = producer.ErrClosed
-	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which command it is
-	// that the user lacks, and which of the documented users has it.
+	// ErrDenied: the ACL user may not do this, or the password is wrong. errors.As with *DeniedError tells which
+	// command the user lacks, and which documented user has it.
 	ErrDenied = lua.ErrDenied
-	// ErrUntrusted: no TLS connection could be made: one side does not accept the other's certificate, or the port is none for
-	// TLS.
+	// ErrUntrusted: no TLS connection could be made. One side does not accept the other's certificate, or the port
+	// does not speak TLS.
 	ErrUntrusted = lua.ErrUntrusted
-	// ErrUnsupported: the server is too old, is set to evict keys, or cannot give the Durability that a Client asks for.
+	// ErrUnsupported: the server is too old, is set to evict keys, or cannot give a Client's Durability.
 	ErrUnsupported = lua.ErrUnsupported
-	// ErrOldBridge: a bridge is alive that does not serve what was to be written: messages with a key, recurrences, rates.
-	// Nothing was written. errors.As with *OldBridgeError tells which bridge.
+	// ErrOldBridge: a bridge of an earlier release is alive that does not serve messages with a key, recurrences or
+	// rates. Nothing was written. errors.As with *OldBridgeError tells which bridge.
 	ErrOldBridge = lua.ErrOldBridge
-	// ErrWrongType: a key of the queue holds something else.
+	// ErrWrongType: a key of the queue holds a value of another Redis type.
 	ErrWrongType = lua.ErrWrongType
 	// ErrAbandoned: Worker.Run left handlers behind that ignored their cancelled context.
 	ErrAbandoned = stream.ErrAbandoned
 
-	// ErrLost, ErrUnreachable, ErrCancelled, ErrStopping and ErrHandlerTimeout are causes of a handler's cancelled context: see
-	// Handler.
+	// ErrLost, ErrUnreachable, ErrCancelled, ErrStopping and ErrHandlerTimeout say why a handler's context was
+	// cancelled: context.Cause returns them. ErrLost: the delivery was reclaimed, and the handler's result has no
+	// effect.
 	ErrLost        = stream.ErrLost
-	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: somebody else may have it
-	ErrCancelled   = stream.ErrCancelled   // somebody cancelled the message: whatever the handler returns, it is done
+	ErrUnreachable = stream.ErrUnreachable // not extended for a whole visibility timeout: another worker may have it
+	ErrCancelled   = stream.ErrCancelled   // the message was cancelled: it is done, whatever the handler returns
 	ErrStopping    = stream.ErrStopping    // the worker's ShutdownTimeout is over
 
-	// ErrHandlerTimeout: the handler has used up its time, by its message, by the policy or by WorkerConfig.HandlerTimeout.
+	// ErrHandlerTimeout: the handler ran longer than its message, the policy or WorkerConfig.HandlerTimeout allows.
 	ErrHandlerTimeout = stream.ErrHandlerTimeout
 )
 
-// InvalidError says which field was refused, its value (shortened) and the rule it broke.
+// InvalidError names the refused field, its value (shortened) and the rule it broke.
 //
 //	type InvalidError struct {
 //		Field, Value, Rule string
 //	}
 type InvalidError = lua.InvalidError
 
-// DeniedError says which command the user lacks.
+// DeniedError names the command that the user lacks.
 //
 //	type DeniedError struct {
 //		Command string // "XTRIM", "XGROUP CREATE"
@@ -71,7 +74,7 @@ type InvalidError = lua.InvalidError
 //	}
 type DeniedError = lua.DeniedError
 
-// OldBridgeError says which bridge does not serve what was to be written.
+// OldBridgeError names a bridge that is too old to serve the refused write.
 //
 //	type OldBridgeError struct {
 //		Bridge Identity
@@ -80,7 +83,7 @@ type DeniedError = lua.DeniedError
 //	}
 type OldBridgeError = lua.OldBridgeError
 
-// NotDurableError says what was confirmed of the Durability asked for.
+// NotDurableError tells which part of the requested Durability was confirmed.
 //
 //	type NotDurableError struct {
 //		Want     Durability

@@ -26,11 +26,11 @@ func ExampleClient_Schedule() {
 	check(err)
 	fmt.Println(receipt.ID, "is due in", time.Until(receipt.Due).Round(time.Minute))
 
-	// While it is scheduled, its ID is taken.
+	// While the message is scheduled, its ID is refused.
 	_, err = client.Schedule(ctx, "orders", nil, bridge.WithID("close-42"))
 	fmt.Println("again:", errors.Is(err, bridge.ErrDuplicate))
 
-	// What can be refused without asking Redis is, with the reason.
+	// An invalid argument is refused before Redis is asked, with the reason.
 	_, err = client.Schedule(ctx, "no such/name", nil)
 	var invalid *bridge.InvalidError
 	fmt.Println(errors.As(err, &invalid), invalid.Field)
@@ -52,7 +52,7 @@ func ExampleClient_ScheduleBatch() {
 		{ID: "two", Payload: []byte("2"), At: time.Now().Add(2 * time.Hour)},
 		{ID: "one", Payload: []byte("3"), Delay: time.Hour},
 	})
-	check(err) // what concerns all of them; each has its own verdict
+	check(err) // an error of the whole call; each message has its own result
 	for _, result := range results {
 		fmt.Println(result.ID, result.Err == nil, errors.Is(result.Err, bridge.ErrDuplicate))
 	}
@@ -95,7 +95,7 @@ func ExampleClient_Reschedule() {
 	// Output: now due in 2h0m0s
 }
 
-// A message that was taken can be sent again without harm for as long as its dedup window lasts, also after it was delivered.
+// Scheduling a message again is harmless while its dedup window lasts, even after it was delivered.
 func ExampleDedup() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -132,7 +132,8 @@ func ExampleNewWorker() {
 	// Output: attempt 1: hello from the example
 }
 
-// An error has the message delivered again, later and later. RetryAfter chooses the delay, DeadLetter gives up at once.
+// After an error the message is delivered again, with growing delays. RetryAfter sets the delay. DeadLetter gives up at
+// once.
 func ExampleDeadLetter() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -209,7 +210,7 @@ func ExampleNewWorker_deadLetters() {
 	// attempt 1 mended
 }
 
-// A message that comes too late for its purpose becomes a dead letter instead.
+// A message that becomes ready after its expiry becomes a dead letter instead of being delivered.
 func ExampleExpiresAt() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -248,7 +249,7 @@ func ExampleCreateGroup() {
 	stop, done := context.WithCancel(ctx)
 	defer done()
 	groups := []string{"audit", "billing"}
-	for _, group := range groups { // before the first message, so that each group is owed it
+	for _, group := range groups { // before the first message, so that each group gets it
 		_, err := bridge.CreateGroup(ctx, r, prefix, "orders", group)
 		check(err)
 	}
@@ -276,7 +277,8 @@ func ExampleCreateGroup() {
 	// Output: [audit billing]
 }
 
-// A bridge may run in a process of its own, or like this one beside clients and workers. Any number of them share the queues.
+// A bridge may run in a process of its own or, as here, beside clients and workers. Any number of bridges share the
+// queues.
 func ExampleNewBridge() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -288,7 +290,7 @@ func ExampleNewBridge() {
 	var running sync.WaitGroup
 	running.Go(func() { check(b.Run(stop)) })
 
-	until(func() bool { return len(b.Status().Live) == 2 }) // this one, and the one that all examples have
+	until(func() bool { return len(b.Status().Live) == 2 }) // this one, and the one of begin
 	fmt.Println("two bridges")
 	done()
 	running.Wait()

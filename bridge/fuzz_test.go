@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzRedact: a password in a URL, well formed or not, is in no text that is made of the URL; and what stands behind the last @
-// stays readable. A URL without a scheme, or with one slash too few, was once printed with its password, in the very error that
-// said what was wrong with it.
+// FuzzRedact: Redact hides the password of any URL, well formed or not, and keeps the part after the last @ readable.
+// A URL without a scheme, or with one slash too few, was once shown with its password, in the error about that fault.
 func FuzzRedact(f *testing.F) {
 	for _, scheme := range []string{"redis://", "rediss://", "unix://", "redis:/", "redis:", "", "//", "http://",
 		"redis://redis://", "x@y//"} {
@@ -22,7 +21,7 @@ func FuzzRedact(f *testing.F) {
 		url := scheme + user + ":" + secret + "@" + host
 		const told = "redis URL must be like redis://host:6379 or rediss://user:password@host:6379/0"
 		if len(secret) < 6 || strings.Contains(scheme+host+told, secret) {
-			return // it is said elsewhere, or too short to be told from chance
+			return // the secret occurs elsewhere in the URL, or is too short to be told from chance
 		}
 		shown := Redact(url)
 		whole := strings.HasSuffix(shown, "@"+host) ||

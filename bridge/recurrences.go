@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// Recurrence is a message that is scheduled again and again: by a cron expression in a time zone, or every so often.
+// Recurrence is a message that is scheduled repeatedly: by a cron expression in a time zone, or at a fixed interval.
 //
 //	type Recurrence struct {
 //		Name, Queue string
@@ -36,20 +36,20 @@ import (
 //	func (Recurrence) WithDefaults() Recurrence
 type Recurrence = recurrence.Spec
 
-// What becomes of occurrences that nobody planned in time, because no bridge lived: of Recurrence.Missed.
+// Values of Recurrence.Missed: which occurrences are made up for if no bridge was alive to plan them in time.
 const (
-	MissedOnce = recurrence.MissedOnce // the last one is made up for: the default
-	MissedSkip = recurrence.MissedSkip // none is
-	MissedAll  = recurrence.MissedAll  // all are, the last 100 at most
+	MissedOnce = recurrence.MissedOnce // the last one; the default
+	MissedSkip = recurrence.MissedSkip // none
+	MissedAll  = recurrence.MissedAll  // all, but at most the last 100
 )
 
-// What happens while the one before is not done, in any group: of Recurrence.Overlap.
+// Values of Recurrence.Overlap: whether an occurrence is skipped while any group has not settled the one before.
 const (
-	OverlapAllow = recurrence.OverlapAllow // nothing: the default
-	OverlapSkip  = recurrence.OverlapSkip  // the occurrence is left out
+	OverlapAllow = recurrence.OverlapAllow // it is not skipped; the default
+	OverlapSkip  = recurrence.OverlapSkip  // it is skipped
 )
 
-// RecurrenceState is a recurrence, and what is known of it.
+// RecurrenceState is a recurrence with its next and last occurrences.
 //
 //	type RecurrenceState struct {
 //		Spec Recurrence
@@ -66,7 +66,7 @@ const (
 //	}
 type RecurrenceState = planner.State
 
-// RecurrenceChange is what Recur did.
+// RecurrenceChange is the result of Recur.
 //
 //	type RecurrenceChange struct {
 //		Added, Changed bool // neither: it was there as it is
@@ -78,33 +78,34 @@ type RecurrenceChange = planner.Change
 var (
 	// ErrNoRecurrence: the queue has no recurrence of that name.
 	ErrNoRecurrence = planner.ErrNoRecurrence
-	// ErrChanged: somebody else changed the recurrence meanwhile. Nothing was written.
+	// ErrChanged: another client changed the recurrence meanwhile. Nothing was written.
 	ErrChanged = planner.ErrChanged
 )
 
-// Recur writes a recurrence, or changes the one of its name; what was planned of the former one for later is taken back. Its next
-// occurrence is scheduled when Recur returns, as an ordinary message with the ID <name>@<Unix ms of the occurrence>; those behind
-// it are scheduled by whichever bridge serves the queue, each once, and a bridge that was away makes up for what Missed says.
-// A message whose time has come is not taken back. ErrInvalid names every field that is wrong. Repeating is harmless. The
-// Durability of the Client is not waited for.
+// Recur adds a recurrence, or replaces the one with its name. Messages that were planned from the old one and are not
+// yet due are cancelled. When Recur returns, the next occurrence is scheduled, as an ordinary message with the ID
+// <name>@<Unix ms of the occurrence>. A bridge that serves the queue schedules each later occurrence once. After an
+// outage of all bridges it makes up for missed occurrences by Missed. ErrInvalid names every wrong field. Repeating
+// is harmless. Recur does not wait for the Client's Durability.
 //
-// This and the other methods about recurrences need rights that docs/OPERATIONS.md lists beside those of a producer.
+// The methods about recurrences need more rights than a producer has: see docs/OPERATIONS.md.
 func (c *Client) Recur(ctx context.Context, r Recurrence) (RecurrenceChange, error) {
 	return tried(ctx, c, func(ctx context.Context) (RecurrenceChange, error) { return c.planner.Put(ctx, r) })
 }
 
-// Recurrences returns the recurrences of a queue by name, each with its next three times.
+// Recurrences returns the recurrences of a queue, in the order of their names, each with its next three times.
 func (c *Client) Recurrences(ctx context.Context, queue string) ([]RecurrenceState, error) {
 	return tried(ctx, c, func(ctx context.Context) ([]RecurrenceState, error) { return c.planner.List(ctx, queue) })
 }
 
-// PauseRecurrence has nothing of a recurrence scheduled until it is resumed, and takes back what is. ErrNoRecurrence, ErrChanged.
+// PauseRecurrence stops a recurrence until it is resumed, and cancels its scheduled messages. ErrNoRecurrence,
+// ErrChanged.
 func (c *Client) PauseRecurrence(ctx context.Context, queue, name string) error {
 	return c.hold(ctx, queue, name, true)
 }
 
-// ResumeRecurrence has a paused recurrence go on from now: what it would have had meanwhile is not made up for. ErrNoRecurrence,
-// ErrChanged.
+// ResumeRecurrence resumes a paused recurrence from now on. Occurrences during the pause are not made up for.
+// ErrNoRecurrence, ErrChanged.
 func (c *Client) ResumeRecurrence(ctx context.Context, queue, name string) error {
 	return c.hold(ctx, queue, name, false)
 }
@@ -114,16 +115,17 @@ func (c *Client) hold(ctx context.Context, queue, name string, paused bool) erro
 	return err
 }
 
-// RemoveRecurrence removes a recurrence, and takes back what is scheduled of it; what somebody ran stays. ErrNoRecurrence, also
-// when a repeated call finds it gone.
+// RemoveRecurrence removes a recurrence and cancels its scheduled messages, but not those of RunRecurrence.
+// ErrNoRecurrence: also when the call is repeated after a lost reply and finds the recurrence gone.
 func (c *Client) RemoveRecurrence(ctx context.Context, queue, name string) error {
 	_, err := tried(ctx, c, func(ctx context.Context) (int, error) { return c.planner.Remove(ctx, queue, name) })
 	return err
 }
 
-// RunRecurrence schedules a message of a recurrence for now, also of a paused one, with the ID <name>@<Unix ms>-run. With
-// OverlapSkip the next occurrence waits for it, too. ErrNoRecurrence. After ErrUnavailable it may have been done, and repeating
-// schedules another one.
+// RunRecurrence schedules a message of a recurrence for now, even if it is paused, with the ID <name>@<Unix ms>-run.
+// With OverlapSkip this message counts as the one before: an occurrence whose time comes before it is settled is
+// skipped. ErrNoRecurrence. After ErrUnavailable the message may have been scheduled; repeating the call schedules
+// another one.
 func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt, error) {
 	if c.closed.Load() {
 		return Receipt{}, ErrClosed
@@ -132,7 +134,7 @@ func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt
 	return Receipt{ID: id, Due: due}, err
 }
 
-// tried repeats a harmless call after errors that may pass, as long as the Client does so.
+// tried repeats a call that may run twice, after temporary errors, for at most the Client's RetryTimeout.
 func tried[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
 	pause := 50 * time.Millisecond
 	for began := time.Now(); ; pause = min(2*pause, time.Second) {

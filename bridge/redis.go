@@ -15,17 +15,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Redis holds the two clients that the parts of duestream use: one for commands, one for reads that block. Both are safe for
-// concurrent use and may be shared by any number of Clients, Workers and Bridges. Close it after all of them have stopped.
+// Redis holds two clients of the Redis library: one for commands, one for blocking reads. It is safe for concurrent
+// use. Any number of Clients, Workers and Bridges may share it. Close it after all of them have stopped.
 type Redis struct {
 	Client   rueidis.Client
 	Blocking rueidis.Client
 
-	connect *rueidis.ClientOption // how Dial connected; nil when it did not make the clients
+	connect *rueidis.ClientOption // the options that Dial used; nil when Dial did not make the clients
 }
 
-// Connect says how Dial connected, for a caller that needs a connection of its own; nil when Dial did not make the clients. The
-// caller must not change it.
+// Connect returns the options that Dial connected with, for a caller that opens its own connection. It is nil if Dial
+// did not make the clients. The caller must not change it.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
 // Close closes both clients.
@@ -34,7 +34,7 @@ func (r *Redis) Close() {
 	r.Client.Close()
 }
 
-// Dial connects to the server, Sentinel or cluster that a URL names. It fails when nothing answers; see DialWait for patience.
+// Dial connects to the server, Sentinel or cluster of a URL. It fails if none answers; DialWait waits instead.
 //
 //	redis://user:password@host:6379/0             one server, or any node of a cluster; also valkey://, unix:///path
 //	redis://host-1:6379?addr=host-2:6379          more nodes of a cluster, for when the first is away
@@ -44,8 +44,9 @@ func (r *Redis) Close() {
 //	   ?ca=file&cert=file&key=file                trust this CA, instead of those of the system; show this certificate
 //	   &server_name=name                          expect this name of every server
 //
-// Further settings are changed by with, on both clients; DisableCache and AlwaysPipelining are kept as duestream needs them.
-// Errors: ErrInvalid for the URL and its files, ErrUnavailable, ErrDenied, ErrUntrusted.
+// The functions in with change further settings of both clients. Dial overrides DisableCache, ConnLifetime,
+// Dialer.KeepAlive and AlwaysPipelining afterwards. Errors: ErrInvalid for the URL and its files, ErrUnavailable,
+// ErrDenied, ErrUntrusted.
 func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	opt, err := parseURL(url)
 	if err != nil {
@@ -56,7 +57,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	}
 	opt.DisableCache = true // without it every connection needs CLIENT TRACKING, and a permission for it
 	opt.ConnLifetime = 0    // an expiring connection would send scripts twice
-	// The client library pings every idle connection this often. Calls have deadlines of their own; idle should cost nothing.
+	// The client library pings every idle connection at this interval. Calls have deadlines of their own, so pings
+	// may be rare: idle should cost nothing.
 	opt.Dialer.KeepAlive = time.Minute
 	if opt.Sentinel.MasterSet != "" {
 		if opt.Sentinel.TLSConfig == nil {
@@ -82,8 +84,8 @@ func Dial(ctx context.Context, url string, with ...func(*rueidis.ClientOption)) 
 	return &Redis{Client: client, Blocking: blocking, connect: &connect}, nil
 }
 
-// chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands which some
-// servers answer although they are no cluster.
+// chooseMode asks the server whether it is part of a cluster. The client library would guess that from commands that
+// some servers answer although they are no cluster.
 func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	var failed error
 	for _, addr := range opt.InitAddress {
@@ -115,9 +117,9 @@ func chooseMode(ctx context.Context, opt *rueidis.ClientOption) error {
 	return failed
 }
 
-// explain finds out why a TLS connection broke. A server that does not accept our certificate says so after the handshake, and
-// closes the connection. A client that is writing by then sees only that the connection broke; a client that only reads gets the
-// reason.
+// explain finds out why a TLS connection broke. A server that does not accept our certificate sends the reason after
+// the handshake and closes the connection. A client that is writing then sees only a broken connection. A client that
+// only reads gets the reason, so explain connects once more and reads.
 func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 	if op := (*net.OpError)(nil); opt.TLSConfig == nil || opt.DialCtxFn != nil || errors.As(err, &op) && op.Op == "dial" {
 		return err
@@ -137,8 +139,8 @@ func explain(ctx context.Context, opt rueidis.ClientOption, err error) error {
 	return err
 }
 
-// DialWait is Dial that goes on trying, with backoff, until ctx ends or the error is not one of availability. It logs one line
-// when it starts to wait, and one when it is through; a nil log discards them.
+// DialWait is Dial with retries. It retries temporary errors, with backoff, until ctx ends. It logs one line when it
+// starts to wait and one when it has connected; a nil log discards them.
 func DialWait(ctx context.Context, url string, log *slog.Logger, with ...func(*rueidis.ClientOption)) (*Redis, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)

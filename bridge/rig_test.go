@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// begin gives an example a server, a prefix of its own, and a bridge, until the returned function is called.
+// begin connects an example to a server, with a prefix of its own, and runs a bridge until end is called.
 func begin() (ctx context.Context, r *bridge.Redis, prefix string, end func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	url, prefix, giveBack := redistest.Lend()

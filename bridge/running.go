@@ -6,18 +6,19 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// CancelVerdict tells how CancelRunning ended a message, or why it did not.
+// CancelVerdict is the result of CancelRunning for one message.
 //
 //	type CancelVerdict string
 type CancelVerdict = producer.CancelVerdict
 
 // Verdicts of CancelRunning.
 const (
-	// VerdictCancelled: nothing of the message runs, or will start.
+	// VerdictCancelled: no handler runs the message, and none will start.
 	VerdictCancelled = producer.Cancelled
-	// VerdictCancelling: a worker holds it. It hears of that with its next extend, and the message ends when it lets go.
+	// VerdictCancelling: a worker holds the message. It learns of the cancellation with its next extend; the message
+	// ends when the worker lets go.
 	VerdictCancelling = producer.Cancelling
-	// VerdictNotFound: nothing of it waits, is ready, or is held.
+	// VerdictNotFound: the message is not scheduled, not ready, not held, and has no retry.
 	VerdictNotFound = producer.NotFound
 	// VerdictUnread: the given group has not read the message yet, and the message is not cancelled. Either it is
 	// scheduled for all groups, or it is ready and another group needs it.
@@ -32,7 +33,7 @@ const (
 //	}
 type Holder = producer.Holder
 
-// Cancellation tells how CancelRunning ended a message.
+// Cancellation describes how CancelRunning ended a message.
 //
 //	type Cancellation struct {
 //		ID      string
@@ -42,19 +43,20 @@ type Holder = producer.Holder
 //	}
 type Cancellation = producer.Cancellation
 
-// CancelRunning cancels messages wherever they are: scheduled, waiting for a retry, ready, or held by a worker. It does so for
-// all groups, or with a group for that one alone; then what waits for its first delivery stays, because that is for all.
+// CancelRunning cancels messages in any state: scheduled, waiting for a retry, ready, or held by a worker. An empty
+// group means all groups. With a group it cancels for that group alone; a message that waits for its first delivery
+// then stays, because it is for all groups.
 //
-// The worker that holds a message hears of it with its next extend, within 5 seconds and a third of the visibility timeout: its
-// handler's context is cancelled with ErrCancelled, and whatever the handler returns, the message is done for the group. Only a
-// handler that returned nil before is acknowledged. When the worker dies, the message ends all the same. The next message of the
-// same key waits until the worker has let go.
+// A worker that holds a message learns of the cancellation with its next extend, within both 5 seconds and a third of
+// the visibility timeout. The worker cancels the handler's context with ErrCancelled. The message is done for the
+// group, whatever the handler returns. It counts as acknowledged only if the handler had returned nil before. If the
+// worker dies, the message ends all the same. The next message of the same key waits until the worker has let go.
 //
-// The answers come in the order of ids. No key says where entries are, so the call looks through the streams and the schedules
-// of all partitions, in steps of a thousand: seconds for a million messages. With an error, the answers say what was done so
-// far, and VerdictNotFound is not definite. Errors as for Cancel; and ErrOldBridge, before anything is changed, while a
-// bridge is alive that makes a dead letter of a cancelled delivery, without ClientConfig.AllowOldBridges. The user
-// needs more than Cancel does: see Users in docs/OPERATIONS.md.
+// The answers come in the order of ids. Entries have no index, so the call scans the streams and schedules of all
+// partitions in steps of a thousand: seconds for a million messages. With an error, the answers describe the work
+// done so far, and VerdictNotFound is not definite. Errors as for Cancel. Also ErrOldBridge, before any change, while
+// a bridge is alive that would dead-letter a cancelled delivery, unless ClientConfig.AllowOldBridges is set. The user
+// needs more rights than for Cancel: see Users in docs/OPERATIONS.md.
 func (c *Client) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	return c.producer.CancelRunning(ctx, queue, group, ids...)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Parameters that a URL may have. The first ones are those of the client library, which ignores parameters that it does not know.
+// Parameters that a URL may have. The first ones are those of the client library, which ignores unknown parameters.
 var parameters = []string{
 	"addr", "db", "dial_timeout", "write_timeout", "protocol", "client_cache", "max_retries", "client_name",
 	"master_set", "skip_verify",
@@ -25,15 +25,15 @@ var parameters = []string{
 
 // Parameters of our own.
 const (
-	paramCA               = "ca"          // file: who may sign the server's certificate; default: whom the system trusts
+	paramCA               = "ca"          // file: authorities that sign server certificates; default: the system's
 	paramCert             = "cert"        // file: the client's certificate
 	paramKey              = "key"         // file: its private key
-	paramServerName       = "server_name" // name in the certificate of every server; default: the name or address it is called by
+	paramServerName       = "server_name" // name in every server's certificate; default: the host that we connect to
 	paramSentinelUser     = "sentinel_user"
 	paramSentinelPassword = "sentinel_password"
 )
 
-// parseURL reads everything that a URL says about the connection.
+// parseURL reads the connection options from a URL.
 func parseURL(text string) (rueidis.ClientOption, error) {
 	opt, err := rueidis.ParseURL(text)
 	if err != nil {
@@ -65,7 +65,8 @@ func parseURL(text string) (rueidis.ClientOption, error) {
 		}
 		return opt, nil
 	}
-	// The library expects the first host's name of every server. Without a name each must prove the one that it is called by.
+	// The library expects the first host's name from every server. With an empty name, each server must prove the
+	// host that we connect to.
 	opt.TLSConfig.ServerName = q.Get(paramServerName)
 	return opt, setCertificates(opt.TLSConfig, q.Get(paramCA), q.Get(paramCert), q.Get(paramKey))
 }
@@ -95,7 +96,7 @@ func setCertificates(config *tls.Config, ca, cert, key string) error {
 	return nil
 }
 
-// reason is the error of a file without the path, which the caller names.
+// reason returns the error of a file without its path, because the caller names the path.
 func reason(err error) error {
 	if path := (*os.PathError)(nil); errors.As(err, &path) {
 		return path.Err
@@ -111,15 +112,15 @@ var passwordParam = regexp.MustCompile(`(?i)([?&][^=&]*pas[^=&]*=)[^&]*`)
 
 var schemePart = regexp.MustCompile(`^[a-z]*://`)
 
-// Redact returns a URL without user and password, and without those of the sentinels: for logs and errors. It also redacts a URL
-// with a missing or misspelt scheme, because the error about that shows the URL.
+// Redact returns a URL for logs and errors: without user and password, and without those of the sentinels. It also
+// redacts a URL with a missing or misspelt scheme, because the error about the scheme shows the URL.
 func Redact(text string) string {
 	scheme := schemePart.FindString(text)
 	rest := text[len(scheme):]
 	masked := passwordParam.ReplaceAllString(rest, "${1}…")
 	if i := strings.LastIndex(masked, "@"); i >= 0 {
 		masked = "…@" + masked[i+1:]
-	} else if strings.Contains(rest, "@") { // the @ may be part of the password: nobody can tell where the host begins
+	} else if strings.Contains(rest, "@") { // the @ may be part of the password: the host cannot be told from it
 		masked = "…"
 	}
 	return scheme + masked

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whatever a URL looks like, its passwords do not get into logs and errors.
+// The passwords of a URL of any form do not get into logs and errors.
 func TestRedactHidesPasswords(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{

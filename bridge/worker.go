@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Message is one delivery of a message to a handler. Lateness is how long after its due time it became ready.
+// Message is one delivery of a message to a handler. Its Lateness is the time from its due time until it became ready.
 //
 //	type Message struct {
 //		ID          string // of the message; the entry ID where an entry of another program has none
@@ -38,32 +38,32 @@ import (
 //	func (*Message) Lateness() time.Duration
 type Message = stream.Message
 
-// Handler does the work of one message: nil acknowledges it, an error has it delivered again by policy, see also RetryAfter,
-// DeadLetter, Snooze and Release. Messages are delivered at least once.
+// Handler does the work of one message. Returning nil acknowledges the message. Returning an error retries it by the
+// policy; for other outcomes return RetryAfter, DeadLetter, Snooze or Release. Messages are delivered at least once.
 //
 //	type Handler func(ctx context.Context, m *Message) error
 type Handler = stream.Handler
 
-// Settlement says how a delivery left a worker's hands: see WorkerConfig.Settled.
+// Settlement is how a delivery ended for a worker: see WorkerConfig.Settled.
 //
 //	type Settlement string
 type Settlement = stream.Settlement
 
-// Settlements. Of all who ever held an entry for a group, at most one is told one of the first seven.
+// Settlements. Of all workers that ever held an entry for a group, at most one gets one of the first seven.
 const (
 	Acknowledged = stream.Acknowledged // the handler returned nil: done for this group
 	Retried      = stream.Retried      // scheduled for another attempt
 	Dead         = stream.Dead         // dead-lettered
 	Released     = stream.Released     // scheduled again at once, with the same attempt
 	Snoozed      = stream.Snoozed      // scheduled again after a delay, with the same attempt
-	Skipped      = stream.Skipped      // it was meant for another group, and acknowledged unseen
-	Cancelled    = stream.Cancelled    // somebody cancelled the message meanwhile: done for this group
-	Lost         = stream.Lost         // somebody else had taken it before; what the handler returned has no effect
-	Unknown      = stream.Unknown      // nobody can tell here: the worker was stopped before Redis answered, or a reply was lost
-	Stuck        = stream.Stuck        // the stream of dead letters refused it: it stays pending, and is reclaimed later
+	Skipped      = stream.Skipped      // meant for another group: acknowledged without a handler
+	Cancelled    = stream.Cancelled    // the message was cancelled meanwhile: done for this group
+	Lost         = stream.Lost         // the entry had left this worker before; the handler's result has no effect
+	Unknown      = stream.Unknown      // the worker was stopped before Redis answered, or a reply was lost
+	Stuck        = stream.Stuck        // the dead-letter stream refused it: it stays pending, and is reclaimed later
 )
 
-// WorkerStats counts what a worker did since it was made.
+// WorkerStats counts the settlements of a worker since it was made.
 //
 //	type WorkerStats struct {
 //		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
@@ -73,21 +73,22 @@ const (
 //	}
 type WorkerStats = stream.WorkerStats
 
-// RetryAfter returns an error that has the message delivered again after d instead of the policy's delay.
+// RetryAfter returns an error that retries the message after d instead of the policy's delay.
 func RetryAfter(d time.Duration, err error) error { return stream.RetryAfter(d, err) }
 
-// DeadLetter returns an error that has the message dead-lettered at once.
+// DeadLetter returns an error that dead-letters the message at once.
 func DeadLetter(err error) error { return stream.DeadLetter(err) }
 
-// Snooze returns an error that has the message delivered again after d, with the same attempt: it is no failure, but not to be
-// done yet. After as many as the policy's MaxSnoozes (1,000, unless set) it is dead-lettered with reason "max_snoozes".
+// Snooze returns an error that delivers the message again after d, with the same attempt. It is for work that cannot
+// be done yet and has not failed. One snooze more than the policy's MaxSnoozes (default 1,000) dead-letters the
+// message with reason "max_snoozes".
 func Snooze(d time.Duration) error { return stream.Snooze(d) }
 
-// Release returns an error that gives the message back as it came: it is delivered again at once, with the same attempt. It is
-// for work that was never begun, by a worker that is about to stop.
+// Release returns an error that gives the message back: it is delivered again at once, with the same attempt. A worker
+// that is about to stop uses it for work that it has not begun.
 func Release(err error) error { return stream.Release(err) }
 
-// Outcome tells what a handler asked for by the error that it returned.
+// Outcome is the action that a handler asked for with the error that it returned.
 //
 //	type Outcome struct {
 //		Action Action
@@ -97,12 +98,12 @@ func Release(err error) error { return stream.Release(err) }
 //	}
 type Outcome = stream.Outcome
 
-// Action names the next step of a message after its handler returned.
+// Action is the next step of a message after its handler returned.
 //
 //	type Action string
 type Action = stream.Action
 
-// Actions, one for each way in which a handler may return.
+// Actions, each with the return value that asks for it.
 const (
 	ActionAcknowledge = stream.ActionAcknowledge // nil
 	ActionRetry       = stream.ActionRetry       // any other error, and RetryAfter
@@ -111,10 +112,10 @@ const (
 	ActionRelease     = stream.ActionRelease     // Release
 )
 
-// OutcomeOf tells what a worker does with a message whose handler returned err. Tests of handlers use it.
+// OutcomeOf returns the outcome of a message whose handler returned err. It is for tests of handlers.
 func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 
-// WorkerQueue is one of several queues of a worker.
+// WorkerQueue is one queue of a worker that serves several.
 //
 //	type WorkerQueue struct {
 //		Queue string
@@ -124,63 +125,67 @@ func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 //	}
 type WorkerQueue = stream.WorkerQueue
 
-// WorkerConfig configures a Worker. Redis, Queue or Queues, Group and Handler are required. How long a delivery may go without a
-// sign of life, and how it is retried, is not set here but in Redis, by the policy of the queue.
+// WorkerConfig configures a Worker. Redis, Queue or Queues, Group and Handler are required. The visibility timeout and
+// the retries are not set here: they belong to the policy of the queue, which is stored in Redis.
 type WorkerConfig struct {
 	Redis  *Redis
 	Prefix string // of all keys; default "duestream"
 	Queue  string
-	// Queues, instead of Queue, are several that share the slots. While more than one has a backlog, each gets deliveries by its
-	// weight; a queue whose backlog is gone leaves its share to the others. Give at least two slots for each partition of them:
-	// with fewer it takes up to 100 ms to see that a queue has something.
+	// Queues, instead of Queue, are several queues that share the slots. While more than one has a backlog, each gets
+	// deliveries by its weight. A queue without a backlog leaves its share to the others. Give at least two slots for
+	// each partition of these queues: with fewer it takes up to 100 ms to notice a message.
 	Queues []WorkerQueue
-	// Strict has them served in the order in which they are named: a queue is read only while none before it has a backlog. While
-	// the first ones are never empty the last ones are not served at all, for as long as that lasts. A queue that cannot be read
-	// counts as empty. What a later queue is given while it waits with a free slot is handled, and not interrupted.
+	// Strict serves Queues in their order: a queue is read only while no queue before it has a backlog. So a queue
+	// gets nothing for as long as those before it are never empty. A queue that cannot be read counts as empty. A
+	// message that a later queue is given while it waits with a free slot is handled, and not interrupted.
 	Strict   bool
-	Group    string // created at the beginning of the queue's streams where it is not there
+	Group    string // created at the beginning of the queue's streams if it does not exist
 	Consumer string // unique among live workers; default: host, process, random
 	Handler  Handler
 
-	// Settled is told how each delivery ended. It must not block; nil = nobody is told.
+	// Settled is called when a delivery has ended. It must not block; nil = no call.
 	Settled func(*Message, Settlement)
-	// Retried is told which deliveries are made again, after which delay, and the error. It must not block; nil = nobody is told.
+	// Retried is called when a delivery is to be retried, with the delay and the error. It must not block; nil = no
+	// call.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit is asked before each read how many messages may be taken now, at most most: for a rate of the worker's own, say. It
-	// waits until there is one, and returns 0 when ctx ends. What is not admitted stays ready for others, and is no attempt. It
-	// is called from several goroutines at once where there are several partitions or queues. What comes after a broken
-	// connection, because it was given to this worker before, is not asked for. An error counts as one of the read. nil = all.
+	// Admit is called before each read and returns how many messages may be read now, at most most: for a rate limit
+	// of the worker's own, say. It blocks until it can admit one, and returns 0 when ctx ends. Messages that are not
+	// admitted stay ready for others; no attempt is counted. With several partitions or queues it is called
+	// concurrently. It is not called for messages that this worker reads again after a broken connection. An error of
+	// Admit is handled like an error of the read. nil = no limit.
 	Admit func(ctx context.Context, most int) (int, error)
 
-	// Concurrency is how many messages are held at once, each by a handler, of all queues together; default 16.
+	// Concurrency is how many handlers run at once, for all queues together; each holds one message. Default 16.
 	Concurrency int
-	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = not at all.
+	// ShutdownTimeout is how long handlers may go on after Run's context is cancelled. Default 20s; negative = no time.
 	ShutdownTimeout time.Duration
 	// CancelGrace is how long Run then waits for handlers whose context it has cancelled. Default 2s.
 	CancelGrace time.Duration
 
-	// HandlerTimeout is how long a handler may take, where neither its message nor the policy of its queue says so
-	// (handler_timeout_ms): an operator can give a group another limit without a new release of the program. Then its context is
-	// cancelled with ErrHandlerTimeout, and the attempt fails with reason "handler_timeout", unless the handler returns nil all
-	// the same. Default 0: no limit, and a handler that hangs keeps its message, its slot and its key for ever. One that
-	// ignores its context when its delivery is lost or its message is cancelled keeps its slot until it returns, or until
-	// the limit and AbandonAfter are over: set a limit where handlers may hang.
+	// HandlerTimeout is how long a handler may take if neither its message nor the policy of its queue sets a limit
+	// (handler_timeout_ms). With the policy an operator can change the limit without a new release of the program.
+	// When the time is up the handler's context is cancelled with ErrHandlerTimeout, and the attempt fails with
+	// reason "handler_timeout", unless the handler returns nil all the same. Default 0: no limit. Then a handler that
+	// hangs keeps its message, its slot and its key for ever. A handler that ignores its context when its delivery is
+	// lost or its message is cancelled keeps its slot until it returns, or until the limit and AbandonAfter have
+	// passed. So set a limit if handlers may hang.
 	HandlerTimeout time.Duration
-	// AbandonAfter is how long a handler may ignore its context after that. Then it is abandoned: the delivery is settled as
-	// failed, and the slot goes to another message. The handler's goroutine lives on, and its side effects may overlap with the
-	// next attempt, or with the next message of the same key. The log shows its stack. Default 10s.
+	// AbandonAfter is how long a handler may ignore its context after HandlerTimeout. Then it is abandoned: the
+	// delivery is settled as failed, and its slot goes to another message. The handler's goroutine lives on. Its side
+	// effects may overlap with the next attempt, or with the next message of the same key. The log shows its stack.
+	// Default 10s.
 	AbandonAfter time.Duration
-	// MaxAbandoned is how many abandoned handlers may run beside those that have slots. Beyond it they keep their slots, and
-	// Alive and Ready return an error: start the process anew. Default: Concurrency, at least 8. Negative: none may.
+	// MaxAbandoned is how many abandoned handlers may run beside those with slots. Further ones keep their slots, and
+	// Alive and Ready return an error: restart the process. Default: Concurrency, at least 8. Negative: none.
 	MaxAbandoned int
 
-	Observer Observer     // is told what becomes of deliveries, and how long it takes; nil = nobody is
+	Observer Observer     // gets events and durations of deliveries; nil = none
 	Logger   *slog.Logger // nil = discard
 }
 
-// Worker delivers the messages of one queue, or of several, to one group's handler, at least once. Run blocks until its context
-// is cancelled, and returns nil after a clean stop; call it once. Stats may be called at any time.
+// Worker delivers the messages of one or several queues to the handler of one group, at least once. Run blocks until
+// its context is cancelled, and returns nil after a clean stop. Call Run once. Stats may be called at any time.
 //
 //	type Worker struct {
 //		// contains no exported fields
@@ -193,7 +198,7 @@ type WorkerConfig struct {
 //	func (*Worker) Stats() WorkerStats
 type Worker = stream.Worker
 
-// NewWorker checks the configuration; all that is wrong with it is in the error. Redis is not touched before Run.
+// NewWorker checks the configuration. Its error names every fault. Redis is not touched before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	if cfg.Redis == nil {
 		return nil, errors.New("worker: Redis is required")
@@ -209,8 +214,8 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	})
 }
 
-// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A worker does
-// so by itself; call it to have a group get every message from now on, before its first worker runs.
+// CreateGroup creates a consumer group at the beginning of a queue's streams, in all partitions, unless it exists. A
+// worker does so by itself. Call it if the group must get every message from now on, before its first worker runs.
 func CreateGroup(ctx context.Context, r *Redis, prefix, queue, group string) (created bool, err error) {
 	return stream.EnsureGroup(ctx, r.Client, withPrefix(prefix), queue, group)
 }

@@ -1,25 +1,25 @@
-// Package admin is all that an operator can do with the queues of a prefix, as methods of one handle: look, diagnose, pause,
-// change settings and partitions, redrive and purge dead letters, delete, export and import. The duestream command is made of
-// it.
+// Package admin is the API for operators. One handle reads and diagnoses the queues of a prefix, pauses them, changes
+// settings and partitions, redrives and purges dead letters, deletes, exports and imports. The duestream command is
+// built on it.
 //
 //	a := admin.New(redis, "")
 //	stats, err := a.Stats(ctx, "emails")
 //	letters := a.DeadLetters()
 //	result, err := letters.RedriveMatching(ctx, "emails", admin.LetterFilter{Group: "sender"}, admin.RedriveOptions{Rate: 100})
 //
-// A name of a queue, group or ID that is not allowed is ErrInvalid of package bridge, before Redis is touched. Every method that
-// asks the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user "operator" of
-// docs/OPERATIONS.md), bridge.ErrWrongType, or the error of its context; what it returns besides is named at the method. A queue
-// that nobody has used is not an error but empty, unless the method says ErrNoQueue.
+// An invalid name of a queue or group, or an invalid ID, gives bridge.ErrInvalid before Redis is touched. Every
+// method that calls the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user
+// "operator" of docs/OPERATIONS.md), bridge.ErrWrongType, or the error of its context. Each method names its further
+// errors. An unused queue is empty, not an error, unless the method names ErrNoQueue.
 //
-// Sizes are bytes. Durations that stand in JSON are whole milliseconds (Millis), times are RFC 3339, by the server's clock. What
-// looks through a queue does so in bounded steps that let others in between, so what moves meanwhile may be seen twice or not at
-// all.
+// Sizes are in bytes. In JSON, durations are whole milliseconds (Millis) and times are RFC 3339, by the server's clock.
+// Methods that walk through a queue do so in bounded steps, and other commands run in between. So a message that moves
+// meanwhile may be seen twice or not at all.
 //
 // Invariants:
 //   - bridge does not import this package, so no program that only schedules or works has it in its binary
 //     (layout.TestPackagesImportOnlyWhatIsBelowThem).
-//   - What an alias stands for is in its comment (layout.TestAliasesShowWhatTheyStandFor).
+//   - The comment of an alias shows the definition of its type (layout.TestAliasesShowWhatTheyStandFor).
 package admin
 
 import (
@@ -29,32 +29,33 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Admin is what an operator can do with the queues of a prefix: every ability of the command is a method of it. It is safe for
-// concurrent use, and holds nothing but the connection, which whoever made it closes.
+// Admin is an operator's handle on the queues of a prefix. Every operation of the duestream command is a method of
+// it. It is safe for concurrent use. It holds only the connection; close that yourself.
 type Admin struct {
 	redis    *bridge.Redis
 	prefix   string
-	observer bridge.Observer // nil = nobody is told
-	old      bool            // what a living bridge may not serve is written all the same
+	observer bridge.Observer // nil = none
+	old      bool            // write even if a live bridge of an earlier release may not serve it
 }
 
-// New returns a handle on the queues of a prefix; "" is the default one. Redis is not touched.
+// New returns a handle on the queues of a prefix; "" is the default prefix. Redis is not touched.
 func New(r *bridge.Redis, prefix string) *Admin {
 	return &Admin{redis: r, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
 }
 
-// Name is how the histories of queues name this process as an operator.
+// Name returns the name of this process as an operator in the histories of queues.
 func (a *Admin) Name() string { return lua.Actor(lua.ActorOperator) }
 
-// Observed returns a handle that tells an observer which dead letters it redrives and purges: package bridge/metrics counts them.
+// Observed returns a handle that reports redriven and purged dead letters to an observer. Package bridge/metrics
+// counts them.
 func (a *Admin) Observed(o bridge.Observer) *Admin {
 	observed := *a
 	observed.observer = o
 	return &observed
 }
 
-// AllowOldBridges returns a handle that writes recurrences, rates, ready limits, and imports messages with a key,
-// although a bridge is alive that may not serve them: without it they are refused with bridge.ErrOldBridge.
+// AllowOldBridges returns a handle that writes recurrences, rates and ready limits, and imports messages with a key,
+// even while a bridge is alive that may not serve them. Otherwise they are refused with bridge.ErrOldBridge.
 func (a *Admin) AllowOldBridges() *Admin {
 	all := *a
 	all.old = true

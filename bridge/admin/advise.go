@@ -7,17 +7,18 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// Seen is what was read of the queues and what is around them. What is zero is not known, and nothing is said of it.
+// Seen is the state of queues, bridges and server that a program has read. A zero field is unknown, and Advise
+// ignores it.
 type Seen struct {
 	Stats         []QueueStats
 	Samples       []QueueSample // of a Watcher, in place of Stats
 	Bridges       []Heartbeat
-	BridgesFailed bool // and so nothing is known of them
+	BridgesFailed bool // the bridges could not be read
 	Server        ServerLoad
 }
 
-// Advise says what is wrong with what was seen, and what to do about it, by the rules of Doctor as far as one look allows: the
-// worst first, nothing when all is in order. It asks nothing.
+// Advise returns what is wrong with the state that was read, and what to do about it, the worst first. If all is in
+// order it returns nothing. It applies those rules of Doctor that need no further reads. It does not touch Redis.
 func (a *Admin) Advise(seen Seen) []doctor.Finding {
 	s := doctor.Sight{Prefix: a.prefix, NoBeats: seen.BridgesFailed, Servers: seen.Server.told}
 	for _, b := range seen.Bridges {
@@ -27,7 +28,7 @@ func (a *Admin) Advise(seen Seen) []doctor.Finding {
 		s.Queues = append(s.Queues, sightOfStats(q))
 	}
 	for _, q := range seen.Samples {
-		if q.Err == nil { // else it says so itself
+		if q.Err == nil { // a failed sample carries its own error
 			s.Queues = append(s.Queues, sightOfSample(q))
 		}
 	}

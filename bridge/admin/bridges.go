@@ -9,15 +9,15 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// Heartbeat is the last sign of life of a bridge.
+// Heartbeat is the last heartbeat of a bridge.
 type Heartbeat struct {
-	Bridge   string          // what stands in Redis
-	Identity bridge.Identity // what it means
-	Foreign  bool            // no bridge wrote it, and none takes it for one
+	Bridge   string          // the member in Redis, unparsed
+	Identity bridge.Identity // the parsed member
+	Foreign  bool            // another program wrote it; bridges ignore it
 	Age      time.Duration   // by the server's clock
 }
 
-// Bridges returns the last heartbeats of the bridges of a prefix, newest first. One round trip.
+// Bridges returns the last heartbeat of each bridge of the prefix, newest first. One round trip.
 func (a *Admin) Bridges(ctx context.Context) ([]Heartbeat, error) {
 	list, err := view.ReadHeartbeats(ctx, a.redis.Client, a.prefix)
 	if err != nil {

@@ -2,14 +2,16 @@ package admin
 
 import "github.com/duestream/duestream/scheduler/bulk"
 
-// Bulk cancels, moves or expires many scheduled messages at once, in bounded steps: one request looks at a thousand members, one
-// script changes 250, and others are served in between. What became ready before its turn is counted as gone, and is delivered.
-// When ctx ends, the call under way is finished first, so that the result counts all that was done; the same call goes on with
-// the rest, because what was changed is not found again, or counted as unchanged. So it is after an error, and after a kill.
+// Bulk cancels, moves or expires many scheduled messages, in bounded steps: one request reads a thousand members, one
+// script changes 250, and other commands run in between. A message that becomes ready before its turn is delivered,
+// and counted as gone. When ctx ends, the running step is finished first, so that the result counts every change.
+// Repeat the same call to continue, also after an error or a kill: a changed message is not found again, or is
+// counted as unchanged.
 //
-// A message is judged by what it was when it was read, a moment before it is changed: where a rate has it wait, its due time and
-// headers are read again when it is its turn, if the filter asks for them. IDs are looked up; for all else the whole schedule is
-// read once. What is scheduled while that goes on may be met or not.
+// The filter is applied to a message when it is read, a moment before the change. If a rate delays the change, and
+// the filter is about due times or headers, these are read again before the change. Messages given by ID are looked
+// up. For any other filter the whole schedule is read once. A message that is scheduled meanwhile may be found or
+// not.
 //
 //	type Bulk struct {
 //		// contains no exported fields
@@ -25,8 +27,8 @@ type Bulk = bulk.Bulk
 // Bulk returns a handle on the schedules of the prefix. Redis is not touched.
 func (a *Admin) Bulk() *Bulk { return bulk.New(a.redis.Client, a.prefix).Observed(a.observer) }
 
-// BulkFilter says which messages of a schedule are meant; what is set must hold together. The zero value is every message that
-// waits for the first time, or was redriven for all groups.
+// BulkFilter selects messages of a schedule. A message must match all fields that are set. The zero value selects every
+// message that waits for its first delivery or was redriven for all groups.
 //
 //	type BulkFilter struct {
 //		IDs     []string          // one of these; empty = any
@@ -39,7 +41,7 @@ func (a *Admin) Bulk() *Bulk { return bulk.New(a.redis.Client, a.prefix).Observe
 //	}
 type BulkFilter = bulk.Filter
 
-// BulkOptions say how messages are changed. The zero value: all of them, as fast as possible.
+// BulkOptions control a bulk change. The zero value changes all messages, as fast as possible.
 //
 //	type BulkOptions struct {
 //		// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
@@ -54,7 +56,7 @@ type BulkFilter = bulk.Filter
 //	}
 type BulkOptions = bulk.Options
 
-// BulkResult counts what became of messages.
+// BulkResult counts the results of a bulk change.
 //
 //	type BulkResult struct {
 //		Looked    int64 // members of schedules that were read
@@ -69,7 +71,7 @@ type BulkOptions = bulk.Options
 //	}
 type BulkResult = bulk.Result
 
-// BulkMessage is a message, or a retry, that waits in the schedule.
+// BulkMessage is a scheduled message or retry.
 //
 //	type BulkMessage struct {
 //		ID        string

@@ -6,7 +6,7 @@ import (
 	"github.com/duestream/duestream/bridge/push"
 )
 
-// PushTarget is where the messages of a queue's group are posted to: see package bridge/push.
+// PushTarget is the URL that the messages of a queue's group are posted to, with its settings: see package bridge/push.
 //
 //	type PushTarget struct {
 //		Queue string
@@ -38,7 +38,8 @@ import (
 //	func (PushTarget) WithDefaults() PushTarget
 type PushTarget = push.Target
 
-// PushState is a target without what is secret: Keys is nil, the values of Headers are empty, and the URL has no query.
+// PushState is a stored target without its secrets: Keys is nil, the values of Headers are empty, and the URL has no
+// query.
 //
 //	type PushState struct {
 //		PushTarget
@@ -47,7 +48,7 @@ type PushTarget = push.Target
 //	}
 type PushState = push.State
 
-// PushChange is what SetPushTarget did.
+// PushChange is the result of SetPushTarget.
 //
 //	type PushChange struct {
 //		Added, Changed bool   // neither: it was there as it is
@@ -57,7 +58,7 @@ type PushChange = push.Change
 
 func (a *Admin) pushStore() *push.Store { return push.NewStore(a.redis.Client, a.prefix) }
 
-// CheckPushTarget refuses a target that could not be set. Keys may be absent, as for SetPushTarget. ErrInvalid.
+// CheckPushTarget returns ErrInvalid if SetPushTarget would refuse the target. Keys may be absent.
 func CheckPushTarget(t PushTarget) error {
 	if len(t.Keys) == 0 {
 		t.Keys = []string{push.NewKey()}
@@ -65,33 +66,34 @@ func CheckPushTarget(t PushTarget) error {
 	return t.Check()
 }
 
-// CheckPushKey refuses what is no signing key. ErrInvalid.
+// CheckPushKey returns ErrInvalid unless the text is a signing key.
 func CheckPushKey(key string) error { return push.CheckKey(key) }
 
-// PushTargets returns the targets of a queue by group, without what is secret. One round trip.
+// PushTargets returns the targets of a queue, in the order of their groups, without their secrets. One round trip.
 func (a *Admin) PushTargets(ctx context.Context, queue string) ([]PushState, error) {
 	return a.pushStore().List(ctx, queue)
 }
 
-// SetPushTarget writes a target, or changes the one of its queue and group. Without keys it keeps those that it has, or gets a
-// new one, which the change holds, and nothing else tells. The queue is registered, and the group created, so that it gets every
-// message from then on. ErrInvalid.
+// SetPushTarget adds a target, or replaces the one of its queue and group. Without Keys a target keeps the keys that
+// it has, or gets a new one, which PushChange.Key returns; it cannot be read again. SetPushTarget registers the queue
+// and creates the group, which gets every message from then on. ErrInvalid.
 func (a *Admin) SetPushTarget(ctx context.Context, t PushTarget) (PushChange, error) {
 	return a.pushStore().Set(ctx, t)
 }
 
-// RemovePushTarget removes a target: within seconds nothing more is posted. Its group stays, and keeps messages. ErrNoTarget.
+// RemovePushTarget removes a target. Posting to it ends within seconds. The group stays, and messages still wait for
+// it. ErrNoTarget.
 func (a *Admin) RemovePushTarget(ctx context.Context, queue, group string) error {
 	return a.pushStore().Remove(ctx, queue, group)
 }
 
-// RotatePushKey gives a target a new signing key, and returns it; "" has one made. Requests are signed with the one before, too,
-// until DropOldPushKey, or the next rotation. ErrNoTarget, ErrInvalid.
+// RotatePushKey gives a target a new signing key and returns it; "" generates one. Until DropOldPushKey or the next
+// rotation, requests are also signed with the key that was the newest before. ErrNoTarget, ErrInvalid.
 func (a *Admin) RotatePushKey(ctx context.Context, queue, group, key string) (string, error) {
 	return a.pushStore().Rotate(ctx, queue, group, key)
 }
 
-// DropOldPushKey has requests to a target signed with its newest key alone. ErrNoTarget, ErrOneKey.
+// DropOldPushKey removes a target's old key: requests are then signed with the newest key only. ErrNoTarget, ErrOneKey.
 func (a *Admin) DropOldPushKey(ctx context.Context, queue, group string) error {
 	return a.pushStore().DropOldKey(ctx, queue, group)
 }

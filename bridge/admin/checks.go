@@ -4,7 +4,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Checks of single values, as Schedule makes them. They return an InvalidError and do not touch Redis.
+// Checks of single values. Schedule makes the same ones. They return a *bridge.InvalidError and do not touch Redis.
 var (
 	CheckPrefix      = lua.CheckPrefix      // 1 to 128 of A-Z a-z 0-9 . _ : / -
 	CheckQueue       = lua.CheckQueue       // 1 to 128 of A-Z a-z 0-9 . _ : -
@@ -20,7 +20,7 @@ var (
 	CheckPartitions  = lua.CheckPartitions  // 1 to 256
 )
 
-// Reasons returns why a message may have been dead-lettered.
+// Reasons returns all reasons that a dead letter may have.
 func Reasons() []string { return lua.Reasons() }
 
 // Limits of a message.

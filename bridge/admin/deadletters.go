@@ -5,7 +5,7 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// LetterGroup counts the dead letters that one group gave up for one reason with one error: what DeadLetters.Summarize returns.
+// LetterGroup counts the dead letters of one group with one reason and one error. DeadLetters.Summarize returns it.
 //
 //	type LetterGroup struct {
 //		Group  string
@@ -17,8 +17,9 @@ import (
 //	}
 type LetterGroup = deadletter.LetterGroup
 
-// DeadLetters reads, redrives and purges the dead letters of queues. A letter is named as Letter.Letter has it; one that is gone
-// is ErrNotFound for Show, and not counted by the others. List stops at its first error, which is its last value.
+// DeadLetters reads, redrives and purges the dead letters of queues. Name a dead letter by its Letter.Letter. For one
+// that is gone Show returns ErrNotFound; the other methods do not count it. List yields its first error as its last
+// value.
 //
 //	type DeadLetters struct {
 //		// contains no exported fields
@@ -41,7 +42,8 @@ func (a *Admin) DeadLetters() *DeadLetters {
 	return deadletter.New(a.redis.Client, a.prefix).Observed(a.observer)
 }
 
-// Letter is one dead letter: a message that a group gave up, as it failed last, until it is redriven or purged.
+// Letter is a dead letter: a message in the state of its last failure in a group. It exists until it is redriven or
+// purged.
 //
 //	type Letter struct {
 //		// its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
@@ -62,7 +64,8 @@ func (a *Admin) DeadLetters() *DeadLetters {
 //	}
 type Letter = deadletter.Letter
 
-// LetterFilter says which dead letters are meant. The zero value is all of a queue; what is set must hold together.
+// LetterFilter selects dead letters. A letter must match all fields that are set. The zero value selects all letters
+// of a queue.
 //
 //	type LetterFilter struct {
 //		Group     string        // exactly this one
@@ -76,8 +79,8 @@ type Letter = deadletter.Letter
 //	}
 type LetterFilter = deadletter.Filter
 
-// RedriveOptions says how dead letters are scheduled again. The zero value sends each as it was, at once, to the group that gave
-// it up.
+// RedriveOptions control a redrive. The zero value schedules each message unchanged, at once, for the group in which it
+// failed.
 //
 //	type RedriveOptions struct {
 //		Payload *[]byte            // replaces the payload of each; needed for a letter without one
@@ -96,7 +99,7 @@ type LetterFilter = deadletter.Filter
 //	}
 type RedriveOptions = deadletter.RedriveOptions
 
-// RedriveResult counts what became of the dead letters that were to be redriven.
+// RedriveResult counts the results of a redrive.
 //
 //	type RedriveResult struct {
 //		Scheduled int
@@ -112,7 +115,7 @@ type RedriveOptions = deadletter.RedriveOptions
 //	func (RedriveResult) Left() int
 type RedriveResult = deadletter.RedriveResult
 
-// Payload is the bytes of a message. In JSON it is a string where it is UTF-8 text, and an object {"base64": …} where it is not.
+// Payload holds the bytes of a message. In JSON it is a string if it is UTF-8, and otherwise an object {"base64": …}.
 //
 //	type Payload []byte
 type Payload = view.Payload

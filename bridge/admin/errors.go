@@ -8,11 +8,11 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// ErrNoQueue: nobody registered the queue, and it has no keys.
+// ErrNoQueue: the queue is not registered and has no keys.
 var ErrNoQueue = scheduler.ErrNoQueue
 
-// ErrNotFound: Redis does not hold the message, or the dead letter: it was acknowledged by every group, cancelled or purged, or
-// never existed.
+// ErrNotFound: Redis does not hold the message or dead letter. It was acknowledged by every group, cancelled or
+// purged, or it never existed.
 var ErrNotFound = deadletter.ErrNotFound
 
 // ErrNoGroup: the consumer group does not exist.
@@ -24,15 +24,15 @@ var ErrNotEmpty = stream.ErrNotEmpty
 // ErrNoTarget: the group of the queue has no target of callbacks.
 var ErrNoTarget = push.ErrNoTarget
 
-// ErrOneKey: the old signing key was to be dropped, and the target has one alone.
+// ErrOneKey: the target has no old signing key to drop.
 var ErrOneKey = push.ErrOneKey
 
-// ErrShrink: a queue was to have fewer partitions than it has.
+// ErrShrink: the number of partitions of a queue cannot be reduced.
 var ErrShrink = stream.ErrShrink
 
-// ErrKeyed: a queue was to get more partitions, and holds messages with a key: new messages of a key would be delivered beside
-// them.
+// ErrKeyed: a queue that holds messages with a key was to get more partitions. New messages of a key would be
+// delivered at the same time as old ones.
 var ErrKeyed = stream.ErrKeyed
 
-// Hint says what an operator should check next, of errors that come from the server; "" of others.
+// Hint returns what an operator should check next after an error of the server; "" for any other error.
 func Hint(err error) string { return lua.Hint(err) }

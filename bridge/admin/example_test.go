@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// What a queue holds, who reads it, and what comes next.
+// The state of a queue: its sizes, its groups, and the messages that are due next.
 func Example() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -35,7 +35,7 @@ func Example() {
 	// misspelt: true
 }
 
-// Where a message is: scheduled, retrying, ready, pending and with whom, dead.
+// The places of a message: scheduled, retrying, ready, pending (with its consumer), dead.
 func ExampleAdmin_Locate() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -53,7 +53,7 @@ func ExampleAdmin_Locate() {
 	// nowhere: true
 }
 
-// A paused queue takes messages and delivers what is ready; what is scheduled waits, also when it is overdue.
+// A paused queue accepts messages and delivers ready ones. Scheduled messages wait, even when they are overdue.
 func ExampleAdmin_Pause() {
 	ctx, r, prefix, end := begin()
 	defer end()
@@ -67,7 +67,7 @@ func ExampleAdmin_Pause() {
 	// Output: true true
 }
 
-// All that a queue holds, as records that Import takes again.
+// The contents of a queue, as records for Import.
 func ExampleAdmin_Export() {
 	ctx, r, prefix, end := begin()
 	defer end()

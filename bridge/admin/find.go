@@ -8,9 +8,9 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// This file holds what operators look at single messages with.
+// This file holds the calls that find messages and list entries.
 
-// Finding is what Find knows of a message: where it is, what happened to it and when, and where was looked.
+// Finding is the result of Find: the places of a message, its history with times, and what was searched.
 //
 //	type Finding struct {
 //		ID      string
@@ -24,7 +24,7 @@ import (
 //	}
 type Finding = inspect.Finding
 
-// Sighting is one Place, with the queue in which it is.
+// Sighting is a Place of a message, with its queue.
 //
 //	type Sighting struct {
 //		Queue string
@@ -38,7 +38,7 @@ type Finding = inspect.Finding
 //	}
 type Sighting = inspect.Sighting
 
-// Moment is something that happened to a message, or will, with its time by the server's clock.
+// Moment is a past or coming event of a message, with its time by the server's clock.
 //
 //	type Moment struct {
 //		At      time.Time
@@ -51,7 +51,7 @@ type Sighting = inspect.Sighting
 //	}
 type Moment = inspect.Moment
 
-// Window says until when a queue refuses the ID of a message, because a message had it before.
+// Window is a dedup window: the time until which a queue refuses the ID of a message that it has taken before.
 //
 //	type Window struct {
 //		Queue string
@@ -59,43 +59,44 @@ type Moment = inspect.Moment
 //	}
 type Window = inspect.Window
 
-// What happened at a Moment.
+// Events of a Moment.
 const (
-	MomentMade      = inspect.MomentMade      // scheduled, by the clock of the producer, where the ID is a ULID
-	MomentDue       = inspect.MomentDue       // or will be
+	MomentMade      = inspect.MomentMade      // scheduled, by the producer's clock; known only if the ID is a ULID
+	MomentDue       = inspect.MomentDue       // its due time, past or coming
 	MomentReady     = inspect.MomentReady     // drained: added to the stream
-	MomentDelivered = inspect.MomentDelivered // to a consumer, as far as is known: see PendingEntry.HeldSince
-	MomentDead      = inspect.MomentDead      // given up by a group
+	MomentDelivered = inspect.MomentDelivered // to a consumer; may be inexact: see PendingEntry.HeldSince
+	MomentDead      = inspect.MomentDead      // dead-lettered for a group
 	MomentExpires   = inspect.MomentExpires   // from then on it is dead-lettered instead of delivered
 )
 
-// FindOptions changes what Find does. The zero value looks in all queues and tells nothing on the way.
+// FindOptions controls Find. The zero value searches all queues.
 type FindOptions struct {
 	Queues   []string                  // where to look; none = all queues of the prefix
 	Seen     func(Sighting)            // called for each place as soon as it is found, one at a time
-	Progress func(looked, total int64) // called now and then, one at a time; total grows
+	Progress func(looked, total int64) // called at intervals, one at a time; total may grow
 }
 
-// Find returns every place where Redis holds a message, in whatever queue of the prefix, and what is known of its history.
-// ErrNotFound: there is none; the Finding says where was looked. It opens connections of its own for as long as it looks.
+// Find returns every place where Redis holds a message, in all queues of the prefix, and its known history.
+// ErrNotFound: there is none; the Finding tells what was searched. Find opens connections of its own and closes them
+// at its end.
 func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, error) {
 	return inspect.Find(ctx, a.redis.Client, a.prefix, id, inspect.FindOptions{
 		Queues: o.Queues, Connect: a.redis.Connect(), Seen: o.Seen, Progress: o.Progress,
 	})
 }
 
-// State is where in its life a message is, at a Place.
+// State is the state of a message at a Place.
 //
 //	type State string
 type State = inspect.State
 
 // States of a Place.
 const (
-	StateScheduled = inspect.StateScheduled // for the first time, or redriven for all groups
+	StateScheduled = inspect.StateScheduled // for its first delivery, or redriven for all groups
 	StateRetrying  = inspect.StateRetrying  // scheduled again for one group
-	StateReady     = inspect.StateReady     // in the stream, and not given yet to the groups named
+	StateReady     = inspect.StateReady     // in the stream, and not yet read by the groups that the Place names
 	StatePending   = inspect.StatePending   // held by a consumer
-	StateDead      = inspect.StateDead      // given up by a group
+	StateDead      = inspect.StateDead      // a dead letter of a group
 )
 
 // Place is one place where Redis holds a message.
@@ -126,14 +127,15 @@ const (
 //	}
 type Place = inspect.Place
 
-// Locate returns every place where one queue holds a message: scheduled, ready, pending and with whom, retrying, dead.
-// ErrNotFound when there is none: acknowledged by every group, cancelled or purged, or never scheduled. A scheduled message is
-// found at once; for the rest the queue is walked in bounded steps. Find says more, of all queues, and sooner.
+// Locate returns every place where one queue holds a message: scheduled, ready, pending (with its consumer),
+// retrying, dead. ErrNotFound if there is none: it was acknowledged by every group, cancelled or purged, or never
+// scheduled. A scheduled message is looked up; for the other states the queue is scanned in bounded steps. Find tells
+// more, for all queues, and is faster.
 func (a *Admin) Locate(ctx context.Context, queue, id string) ([]Place, error) {
 	return inspect.Locate(ctx, a.redis.Client, a.prefix, queue, id)
 }
 
-// Peeked is the beginning of a queue's schedule, and how many members it has.
+// Peeked is the beginning of a queue's schedule, with the number of its members.
 //
 //	type Peeked struct {
 //		At    time.Time // by the server's clock
@@ -164,7 +166,7 @@ type Peeked = inspect.Peeked
 //	}
 type Due = inspect.Due
 
-// Consumer is one reader of a group, in one partition.
+// Consumer is a consumer of a group, in one partition.
 //
 //	type Consumer struct {
 //		Group      string
@@ -186,36 +188,39 @@ type Due = inspect.Due
 //	}
 type Consumer = inspect.Consumer
 
-// Peek returns the n members of a queue's schedule that are due first, of all partitions together, in the order in which they
-// are due, and how many there are; with payloads if they are asked for. O(n log m) for a schedule of m.
+// Peek returns the n members of a queue's schedule that are due first, over all partitions, in the order of their due
+// times. It also returns the number of all members. Payloads are included only with payloads. O(n log m) for a
+// schedule of m.
 func (a *Admin) Peek(ctx context.Context, queue string, n int, payloads bool) (Peeked, error) {
 	return inspect.Peek(ctx, a.redis.Client, a.prefix, queue, n, payloads)
 }
 
-// Consumers lists the consumers of a queue's groups, or of one group where group is not "", by group and name. ErrNoGroup.
+// Consumers lists the consumers of a queue's groups, or of one group if group is not "", sorted by group and name.
+// ErrNoGroup.
 func (a *Admin) Consumers(ctx context.Context, queue, group string) ([]Consumer, error) {
 	return inspect.Consumers(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
-// PendingCount says how many entries the workers of a group hold, or with a consumer, how many that one holds. ErrNoGroup.
+// PendingCount returns how many entries the consumers of a group hold, or how many one consumer holds. ErrNoGroup.
 func (a *Admin) PendingCount(ctx context.Context, queue, group, consumer string) (int64, error) {
 	return inspect.PendingCount(ctx, a.redis.Client, a.prefix, queue, group, consumer)
 }
 
-// Pause pauses a queue: what is scheduled does not become ready, while what is ready is delivered. With held false it takes that
-// back, and what PauseWorkers did; nothing that was scheduled meanwhile is lost. changed is false when it was so already.
+// Pause pauses a queue: scheduled messages do not become ready; ready ones are still delivered. With held false it
+// resumes the queue, also after PauseWorkers; no message is lost. changed is false if the queue was already in that
+// state.
 func (a *Admin) Pause(ctx context.Context, queue string, held bool) (changed bool, err error) {
 	return stream.Pause(ctx, a.redis.Client, a.prefix, queue, held)
 }
 
-// PauseWorkers is Pause, and has the workers of all groups take nothing new, within a second or two; they finish what they hold.
-// Pause with held false has them go on.
+// PauseWorkers is Pause, and also stops the workers of all groups from taking new messages, within about two seconds.
+// They finish the messages that they hold. Pause with held false resumes both.
 func (a *Admin) PauseWorkers(ctx context.Context, queue string) (changed bool, err error) {
 	return stream.PauseWorkers(ctx, a.redis.Client, a.prefix, queue)
 }
 
-// Remembered says until when the ID of a message is refused because a message had it before (Dedup); zero when it is not. It
-// does not say whether that one is finished: Find does.
+// Remembered returns until when an ID is refused because of an earlier message's dedup window (Dedup); zero if it is
+// not refused. Find tells whether that message is done.
 func (a *Admin) Remembered(ctx context.Context, queue, id string) (until time.Time, err error) {
 	return inspect.Remembered(ctx, a.redis.Client, a.prefix, queue, id)
 }

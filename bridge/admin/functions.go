@@ -6,16 +6,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// This file holds the library of Redis Functions, by which clients in any language call the scripts: see docs/PROTOCOL.md,
-// section 17.
+// This file holds the calls for the library of Redis Functions. Clients in any language can call the scripts by that
+// library: see docs/PROTOCOL.md, section 17.
 
-// What the calls below return besides ErrDenied, ErrUnavailable, and ErrFull: a full server takes no library.
+// Errors of the calls below. They also return ErrDenied, ErrUnavailable, and ErrFull, because a full server refuses a
+// library.
 var (
-	// ErrNoFunctions: the server has no functions: it is older than Redis 7.0, or the in-process one of dev.
+	// ErrNoFunctions: the server has no Redis Functions. It is older than Redis 7.0, or it is the in-process server
+	// of dev.
 	ErrNoFunctions = lua.ErrNoFunctions
-	// ErrForeignFunctions: a library called duestream is there, and it is not ours. Nothing was changed.
+	// ErrForeignFunctions: the server has a library called duestream that is not ours. Nothing was changed.
 	ErrForeignFunctions = lua.ErrForeignFunctions
-	// ErrNewerFunctions: the library there is of a newer release. Nothing was changed.
+	// ErrNewerFunctions: the server has a library of a newer release. Nothing was changed.
 	ErrNewerFunctions = lua.ErrNewerFunctions
 )
 
@@ -35,7 +37,7 @@ var (
 //	}
 type Function = lua.Function
 
-// Library is what one server has of the library, and what was done there.
+// Library is the state of the library on one server, with the action that was taken there.
 //
 //	type Library struct {
 //		Server  string // its address
@@ -52,46 +54,47 @@ type Function = lua.Function
 //	}
 type Library = lua.Library
 
-// LibraryState says how the library of a server compares with that of this program.
+// LibraryState compares the library of a server with the library of this program.
 //
 //	type LibraryState string
 type LibraryState = lua.LibraryState
 
 // States of a Library.
 const (
-	LibraryAbsent  = lua.LibraryAbsent  // there is none
-	LibraryCurrent = lua.LibraryCurrent // it does the same as ours, whatever its release is called
+	LibraryAbsent  = lua.LibraryAbsent  // the server has none
+	LibraryCurrent = lua.LibraryCurrent // the same functions as ours; its release may have another name
 	LibraryOlder   = lua.LibraryOlder   // ours, of an older release
 	LibraryNewer   = lua.LibraryNewer   // ours, of a newer release
 	LibraryOther   = lua.LibraryOther   // ours, of a release that cannot be compared
-	LibraryForeign = lua.LibraryForeign // somebody else's of that name
+	LibraryForeign = lua.LibraryForeign // another program's library of the same name
 )
 
 // Functions lists the functions of the library, with their keys and arguments.
 func Functions() []Function { return lua.Functions() }
 
-// FunctionsLibrary returns the text of the library, as FUNCTION LOAD takes it. The release, a version like v1.2.3, is what
-// LoadFunctions compares later. A program that has none gives "": any library of ours that differs counts as one to replace then.
+// FunctionsLibrary returns the text of the library for FUNCTION LOAD. LoadFunctions later compares the release, a
+// version like v1.2.3. A program without a version passes "": then any library of ours that differs is replaced.
 func FunctionsLibrary(release string) string { return lua.FunctionsLibrary(release) }
 
-// FunctionsSource returns a hash of what the library of this program does.
+// FunctionsSource returns a hash of the code in the library of this program.
 func FunctionsSource() string { return lua.FunctionsSource() }
 
-// ShowFunctions looks at every server: one, or all nodes of a cluster, replicas too. What failed is in the row of its server.
+// ShowFunctions returns the state of the library on every server: one, or all nodes of a cluster with their replicas.
+// An error of a server is in its row.
 func (a *Admin) ShowFunctions(ctx context.Context, release string) []Library {
 	return lua.Libraries(ctx, a.redis.Client, release)
 }
 
-// LoadFunctions loads the library on the server, or on every master of a cluster; replicas get it by replication, and it is
-// saved with the data. It may be repeated, and called by many at once: where the same library is, nothing is done; one of ours
-// that is not newer is replaced, in one step; of somebody else's, or a newer one, the call returns ErrForeignFunctions or
-// ErrNewerFunctions and changes nothing on any server, unless force. Other errors are those of single servers, with the rest
-// done; each is in its row, too.
+// LoadFunctions loads the library on the server, or on every master of a cluster. Replicas get it by replication, and
+// it is saved with the data. The call may be repeated, and made by many at once. The same library is left alone. One
+// of ours that is not newer is replaced atomically. If any server has a newer or a foreign library, the call returns
+// ErrNewerFunctions or ErrForeignFunctions and changes no server, unless force is set. Any other error is one of a
+// single server; the other servers are done. Each error is also in the row of its server.
 func (a *Admin) LoadFunctions(ctx context.Context, release string, force bool) ([]Library, error) {
 	return lua.LoadLibrary(ctx, a.redis.Client, release, force)
 }
 
-// DeleteFunctions deletes the library everywhere; one that is not ours only with force. Errors are as of LoadFunctions.
+// DeleteFunctions deletes the library on every master; a foreign one only with force. Errors as for LoadFunctions.
 func (a *Admin) DeleteFunctions(ctx context.Context, release string, force bool) ([]Library, error) {
 	return lua.DeleteLibrary(ctx, a.redis.Client, release, force)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// CheckKnown checks a name: it returns ErrNoQueue for a queue that nobody registered and that has no keys: most likely its name
-// is misspelt. The error's text suggests the registered queue with the nearest name. One round trip for a registered queue.
+// CheckKnown returns ErrNoQueue for a queue that is not registered and has no keys: most likely its name is misspelt.
+// The error's text suggests the registered queue with the nearest name. One round trip for a registered queue.
 func (a *Admin) CheckKnown(ctx context.Context, queue string) error {
 	return a.suggest(ctx, scheduler.CheckKnown(ctx, a.redis.Client, a.prefix, queue), queue)
 }
@@ -31,7 +31,8 @@ func (a *Admin) suggest(ctx context.Context, err error, queue string) error {
 	return didYouMean(err, queue, names)
 }
 
-// Register makes a queue known to bridges before its first message, so that settings can be written ahead. It may be repeated.
+// Register makes a queue known to bridges before its first message, so that its settings can be written ahead of it.
+// It may be repeated.
 func (a *Admin) Register(ctx context.Context, queue string) error {
 	if err := lua.CheckQueue(queue); err != nil {
 		return err
@@ -47,8 +48,9 @@ func (a *Admin) Register(ctx context.Context, queue string) error {
 	return nil
 }
 
-// CheckGroup returns ErrNoGroup when no partition of the queue has the consumer group, and the queue has no settings for it. The
-// error's text suggests the group with the nearest name. One round trip per partition, and one for the settings.
+// CheckGroup returns ErrNoGroup if no partition of the queue has the consumer group and the queue has no settings for
+// it. The error's text suggests the group with the nearest name. One round trip per partition, and one for the
+// settings.
 func (a *Admin) CheckGroup(ctx context.Context, queue, group string) error {
 	names, err := a.groups(ctx, queue)
 	if err != nil || slices.Contains(names, group) {
@@ -83,7 +85,7 @@ func (a *Admin) groups(ctx context.Context, queue string) ([]string, error) {
 	return names, nil
 }
 
-// didYouMean adds the name nearest to the one that was given, if one is near.
+// didYouMean adds the nearest name to an error, if one is near.
 func didYouMean(err error, given string, names []string) error {
 	if best := nearest(given, names); best != "" {
 		return fmt.Errorf("%w; did you mean %q?", err, best)
@@ -91,7 +93,8 @@ func didYouMean(err error, given string, names []string) error {
 	return err
 }
 
-// nearest returns the name with the fewest edits from the given one: at most two, and fewer than half of its length. "" = none.
+// nearest returns the name with the fewest edits from the given one: at most two, and fewer than half of its length. It
+// returns "" if there is none.
 func nearest(given string, names []string) string {
 	best, least := "", 3
 	for _, name := range names {
@@ -103,7 +106,7 @@ func nearest(given string, names []string) string {
 	return best
 }
 
-// edits is the number of single bytes to insert, delete or replace, and of neighbours to swap, that turn a into b.
+// edits returns the edit distance of a and b in bytes: insertions, deletions, replacements, and swaps of neighbours.
 func edits(a, b string) int {
 	before, last, next := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -7,13 +7,13 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Names of the settings of a policy, as Redis and PolicyUpdate.Clear have them.
+// Names of the settings of a policy, in Redis and in PolicyUpdate.Clear.
 const (
 	SettingVisibility  = stream.SettingVisibility  // milliseconds
 	SettingMaxAttempts = stream.SettingMaxAttempts // deliveries to a group
 	SettingRetryMin    = stream.SettingRetryMin    // milliseconds
 	SettingRetryMax    = stream.SettingRetryMax    // milliseconds
-	SettingRetryDelays = stream.SettingRetryDelays // milliseconds, with commas between; 0 = none
+	SettingRetryDelays = stream.SettingRetryDelays // milliseconds, separated by commas; 0 = none
 	SettingRetryFor    = stream.SettingRetryFor    // milliseconds; 0 = no limit
 	SettingMaxSnoozes  = stream.SettingMaxSnoozes  // 0 = 1,000
 	SettingMaxCrashes  = stream.SettingMaxCrashes  // 0 = a crash is a failed attempt
@@ -30,13 +30,14 @@ const (
 	SettingHandlerTimeout = stream.SettingHandlerTimeout // milliseconds; 0 = by the configuration of each worker
 )
 
-// WriteDefaults writes the policy of all queues of the prefix that have none of their own. A Bridge with Config.Defaults does so
-// by itself, and writes its own again at its next start. ErrInvalid.
+// WriteDefaults writes the defaults: the policy of all queues of the prefix without one of their own. A Bridge with
+// Config.Defaults overwrites them at its start. ErrInvalid.
 func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
 
-// PolicyUpdate names the settings of a policy to change: nil leaves one as it is, Clear has the queue follow the defaults again.
+// PolicyUpdate is a change of a policy. A nil field leaves its setting unchanged. Clear resets settings to the
+// defaults.
 //
 //	type PolicyUpdate struct {
 //		VisibilityTimeout *time.Duration
@@ -63,14 +64,14 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 //	func (PolicyUpdate) Check(group string) error
 type PolicyUpdate = stream.PolicyUpdate
 
-// ReadPolicy returns the policy in force for a group of a queue; group "" means one without settings of its own. Warning names
-// what is written in Redis but does not count.
+// ReadPolicy returns the policy in force for a group of a queue; "" stands for a group without settings of its own.
+// Warning names settings in Redis that are invalid and therefore ignored.
 func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.Policy, warning, err error) {
 	return stream.ReadPolicy(ctx, a.redis.Client, a.prefix, queue, group)
 }
 
-// WritePolicy changes settings of a queue, or with a group those of that group alone. Bridges and workers follow within seconds.
-// ErrInvalid, and then nothing was changed.
+// WritePolicy changes settings of a queue, or of one group if group is not "". Bridges and workers follow within
+// seconds. ErrInvalid: nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
 	if a.old {
 		return stream.WritePolicyBeside(ctx, a.redis.Client, nil, a.prefix, queue, group, u)

@@ -15,7 +15,7 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
-// QueueContents is what a queue holds, or held.
+// QueueContents counts the contents of a queue.
 //
 //	type QueueContents struct {
 //		Scheduled int64
@@ -33,11 +33,11 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 //	func (QueueContents) String() string
 type QueueContents = stream.Contents
 
-// DeleteQueue removes a queue with its groups, settings and dedup windows, and with force also its messages,
-// recurrences and push targets, and returns what it held. A producer that goes on scheduling, and a worker that goes on
-// reading, make it again. Bridges do not. ErrNoQueue; ErrNotEmpty without force, and then the queue stays, with its
-// groups and policy. A message that comes while it is being removed has it stay as well; dedup windows of partitions
-// that were empty are gone then.
+// DeleteQueue deletes a queue with its groups, settings and dedup windows, and returns what it held. With force it
+// also deletes its messages, recurrences and push targets. A producer that still schedules, or a worker that still
+// reads, creates the queue again; a bridge does not. ErrNoQueue. ErrNotEmpty: without force a queue with contents
+// stays, with its groups and policy. If a message arrives during the deletion the queue also stays, but dedup windows
+// of empty partitions are lost.
 func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (QueueContents, error) {
 	had, err := stream.DeleteQueue(ctx, a.redis.Client, a.prefix, queue, force)
 	if errors.Is(err, stream.ErrUnknownQueue) {
@@ -46,7 +46,7 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 	return had, err
 }
 
-// RolledBack counts what RollBackQueue changed, and names the work that bridges of the release before leave undone.
+// RolledBack counts the changes of RollBackQueue, and names the work that bridges of the previous release do not do.
 //
 //	type RolledBack struct {
 //		Released    int64 // messages that waited for their key, and are due when they were to be
@@ -54,17 +54,18 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 //	}
 type RolledBack = stream.RolledBack
 
-// ErrNewBridge: a bridge is alive that knows keys of messages, so messages would wait for them again. Nothing was changed.
+// ErrNewBridge: a bridge is alive that serves keys of messages, so messages would wait for their keys again. Nothing
+// was changed.
 var ErrNewBridge = stream.ErrNewBridge
 
-// RollBackQueue makes all that is scheduled in a queue servable by bridges that know no keys of messages: what waits for its key
-// is due when it was to be. Messages of one key may be delivered side by side from then on. ErrNewBridge, unless force. Repeat it
-// after an error.
+// RollBackQueue prepares a queue for bridges of a release without keys of messages: every message that waits for its
+// key becomes due at its own due time. From then on messages of one key may be delivered at the same time.
+// ErrNewBridge, unless force is set. Repeat it after an error.
 func (a *Admin) RollBackQueue(ctx context.Context, queue string, force bool) (RolledBack, error) {
 	return stream.Rollback(ctx, a.redis.Client, a.prefix, queue, force)
 }
 
-// PartitionCounts holds every partition count that a queue ever had, in order. The last one is in force.
+// PartitionCounts holds every partition count that a queue has had, in order. The last one is in force.
 //
 //	type PartitionCounts []int
 //
@@ -76,15 +77,15 @@ func (a *Admin) RollBackQueue(ctx context.Context, queue string, force bool) (Ro
 //	func (PartitionCounts) With(others ...int) PartitionCounts
 type PartitionCounts = lua.Counts
 
-// Partitions returns the partition counts of a queue; {1} for one that is not registered. One round trip.
+// Partitions returns the partition counts of a queue; {1} if it is not registered. One round trip.
 func (a *Admin) Partitions(ctx context.Context, queue string) (PartitionCounts, error) {
 	return stream.Partitions(ctx, a.redis.Client, a.prefix, queue)
 }
 
-// SetPartitions has a queue grow to n partitions, 1 to 256, also while it is in use, and returns all counts it ever had.
-// Producers, bridges and workers take the count up within seconds. After an error repeat it; with the count in force it mends
-// what one left. progress may be nil. ErrInvalid, ErrShrink. ErrKeyed: the queue holds messages with a key; nothing was changed.
-// To find out, it reads the meta of all that is scheduled.
+// SetPartitions grows a queue to n partitions, 1 to 256, even while it is in use, and returns all counts that it has
+// had. Producers, bridges and workers use the new count within seconds. Repeat the call after an error: with the
+// count in force it completes an interrupted one. progress may be nil. ErrInvalid, ErrShrink. ErrKeyed: the queue
+// holds messages with a key; nothing was changed. To check that, it reads the meta of every scheduled message.
 func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress func(done, total int)) (PartitionCounts, error) {
 	counts, err := a.Partitions(ctx, queue)
 	if err != nil {
@@ -98,17 +99,18 @@ func (a *Admin) SetPartitions(ctx context.Context, queue string, n int, progress
 	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }
 
-// SetPartitionsDespiteKeys is SetPartitions for a queue that holds messages with a key. What it holds stays where it is, and
-// keeps its order; new messages go where their key belongs now. So until what was there before is done, its retries included,
-// several messages of one key may be delivered at a time, and new ones before old ones.
+// SetPartitionsDespiteKeys is SetPartitions for a queue that holds messages with a key. Old messages stay in their
+// partitions and keep their order. New messages go to the partition to which their key belongs now. Until the old
+// messages and their retries are done, several messages of one key may be delivered at the same time, and new ones
+// before old ones.
 func (a *Admin) SetPartitionsDespiteKeys(ctx context.Context, queue string, n int,
 	progress func(done, total int)) (PartitionCounts, error) {
 	return stream.Grow(ctx, a.redis.Client, a.prefix, queue, n, progress)
 }
 
-// MakeReady has what is due in a queue become ready before it returns, as a bridge would a moment later: call it before you tell
-// somebody that a message is there. What a pause, a rate, a ready limit or a key holds back stays where it is. One round trip,
-// and one for each partition and 500 messages.
+// MakeReady drains the due messages of a queue before it returns, without waiting for a bridge. Call it before you
+// tell a caller that a message is there. Messages that a pause, a rate, a ready limit or a key holds back stay
+// scheduled. One round trip, and one for each partition and each 500 messages.
 func (a *Admin) MakeReady(ctx context.Context, queue string) error {
 	counts, err := a.Partitions(ctx, queue)
 	if err != nil {

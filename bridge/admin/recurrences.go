@@ -20,25 +20,27 @@ func (a *Admin) planner() *planner.Planner {
 	return p
 }
 
-// Missed says what becomes of occurrences that nobody planned in time: see bridge.MissedOnce.
+// Missed tells which occurrences are made up for if no bridge planned them in time: see bridge.MissedOnce.
 //
 //	type Missed string
 type Missed = recurrence.Missed
 
-// Overlap says what happens while the one before is not done: see bridge.OverlapAllow.
+// Overlap tells whether an occurrence is skipped while the one before is not settled: see bridge.OverlapAllow.
 //
 //	type Overlap string
 type Overlap = recurrence.Overlap
 
-// CheckRecurrence refuses names of recurrences that are empty, longer than 200 bytes, not UTF-8, or hold control characters.
+// CheckRecurrence returns an error if the name of a recurrence is empty, longer than 200 bytes, not UTF-8, or has
+// control characters.
 func CheckRecurrence(name string) error { return recurrence.CheckName(name) }
 
-// Recur does what bridge.Client.Recur does.
+// Recur adds or replaces a recurrence, like bridge.Client.Recur.
 func (a *Admin) Recur(ctx context.Context, r bridge.Recurrence) (bridge.RecurrenceChange, error) {
 	return a.planner().Put(ctx, r)
 }
 
-// Recurrences returns the recurrences of a queue by name, each with its next three times. It walks through them in steps.
+// Recurrences returns the recurrences of a queue, in the order of their names, each with its next three times. It
+// reads them in bounded steps.
 func (a *Admin) Recurrences(ctx context.Context, queue string) ([]bridge.RecurrenceState, error) {
 	return a.planner().List(ctx, queue)
 }
@@ -48,13 +50,14 @@ func (a *Admin) Recurrence(ctx context.Context, queue, name string) (bridge.Recu
 	return a.planner().Get(ctx, queue, name)
 }
 
-// PauseRecurrence has a recurrence plan nothing, and takes back what was planned, or has it go on from now, and says whether that
-// changed anything. bridge.ErrNoRecurrence, bridge.ErrChanged.
+// PauseRecurrence pauses a recurrence and cancels its planned messages, or resumes it from now on if paused is false.
+// changed is false if it was already in that state. bridge.ErrNoRecurrence, bridge.ErrChanged.
 func (a *Admin) PauseRecurrence(ctx context.Context, queue, name string, paused bool) (changed bool, err error) {
 	return a.planner().Pause(ctx, queue, name, paused)
 }
 
-// RemoveRecurrence removes a recurrence, and takes back what was planned: so many messages. bridge.ErrNoRecurrence.
+// RemoveRecurrence removes a recurrence and cancels its planned messages. It returns how many it cancelled.
+// bridge.ErrNoRecurrence.
 func (a *Admin) RemoveRecurrence(ctx context.Context, queue, name string) (takenBack int, err error) {
 	return a.planner().Remove(ctx, queue, name)
 }
@@ -65,23 +68,24 @@ func (a *Admin) RunRecurrence(ctx context.Context, queue, name string) (bridge.R
 	return bridge.Receipt{ID: id, Due: due}, err
 }
 
-// WantedRecurrence is a recurrence that an owner wants. Paused nil leaves it to whoever pauses it.
+// WantedRecurrence is a recurrence for ApplyRecurrences. If Paused is nil, an existing recurrence stays paused or
+// running.
 type WantedRecurrence struct {
 	bridge.Recurrence
 	Paused *bool
 }
 
-// AppliedRecurrence is what ApplyRecurrences did with one, or would do.
+// AppliedRecurrence is the change that ApplyRecurrences made to a recurrence or, with dryRun, would make.
 type AppliedRecurrence struct {
 	Queue     string `json:"queue"`
 	Name      string `json:"name"`
 	Did       string `json:"did"`        // "added", "changed", "removed", "unchanged"
-	TakenBack int    `json:"taken_back"` // messages that were planned
+	TakenBack int    `json:"taken_back"` // planned messages that were cancelled
 }
 
-// ApplyRecurrences has an owner have these recurrences, in all queues, and no others: it adds, changes and removes those with the
-// owner's label. One of that name which another owner has, or none, is ErrInvalid, as is what is wrong with a recurrence; then
-// nothing was changed. With dryRun nothing is. After any other error repeat it.
+// ApplyRecurrences makes the recurrences of an owner equal to wanted, in all queues: it adds, changes and removes
+// recurrences with the owner's label. ErrInvalid: a recurrence is wrong, or its name belongs to another owner or to
+// none; nothing was changed. With dryRun nothing is changed. After any other error repeat the call.
 func (a *Admin) ApplyRecurrences(ctx context.Context, owner string, wanted []WantedRecurrence,
 	dryRun bool) ([]AppliedRecurrence, error) {
 	if owner == "" {

@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// Time returns the clock of the server that holds a queue, by which its messages are due and expire; of any server for "".
+// Time returns the time of the server that holds a queue; messages of the queue are due and expire by that clock. For
+// "" it returns the time of any server.
 func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
 	if queue == "" {
 		return view.ServerTime(ctx, a.redis.Client)
@@ -20,7 +21,8 @@ func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
 	return view.ServerTimeOf(ctx, a.redis.Client, lua.NewKeys(a.prefix, queue).Due)
 }
 
-// Flow is what the policy of a queue limits what becomes ready by, in each partition, and whether it has workers rest.
+// Flow holds a queue's release limits, which apply to each partition: rate, burst and ready limit. It also tells
+// whether the queue's workers are paused.
 //
 //	type Flow struct {
 //		Rate        bridge.Rate
@@ -31,8 +33,8 @@ func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
 //	func (Flow) Limited() bool
 type Flow = inspect.Flow
 
-// QueueStats is what a queue holds, of all its partitions together. Counts are messages, entries or letters; sizes are bytes;
-// times are the server's.
+// QueueStats is the state of a queue, over all its partitions. Counts are of messages, entries or dead letters. Sizes
+// are in bytes. Times are by the server's clock.
 //
 //	type QueueStats struct {
 //		Queue      string
@@ -64,7 +66,7 @@ type Flow = inspect.Flow
 //	}
 type QueueStats = inspect.QueueStats
 
-// GroupStats is what one group has still to do.
+// GroupStats is the backlog of one group.
 //
 //	type GroupStats struct {
 //		Name string
@@ -96,7 +98,7 @@ type QueueStats = inspect.QueueStats
 //	}
 type GroupStats = inspect.GroupStats
 
-// PartitionStats is what one partition of a queue holds.
+// PartitionStats is the state of one partition of a queue.
 //
 //	type PartitionStats struct {
 //		Partition   int
@@ -111,7 +113,7 @@ type GroupStats = inspect.GroupStats
 //	}
 type PartitionStats = inspect.PartitionStats
 
-// PendingFilter says which pending entries are meant. The zero value is all.
+// PendingFilter selects pending entries. The zero value selects all.
 //
 //	type PendingFilter struct {
 //		Consumer string
@@ -119,7 +121,7 @@ type PartitionStats = inspect.PartitionStats
 //	}
 type PendingFilter = inspect.PendingFilter
 
-// PendingEntry is one entry that a consumer holds.
+// PendingEntry is an entry that a consumer holds.
 //
 //	type PendingEntry struct {
 //		Entry     string
@@ -140,13 +142,14 @@ type PendingFilter = inspect.PendingFilter
 //	}
 type PendingEntry = inspect.PendingEntry
 
-// Stats returns what a queue holds, per group. What would take long to count is counted up to a bound, and marked as
-// approximate. A queue that is unknown is empty: CheckKnown tells.
+// Stats returns the state of a queue and of its groups. A count that would take long stops at a bound and is marked as
+// approximate. An unknown queue is empty: use CheckKnown to tell.
 func (a *Admin) Stats(ctx context.Context, queue string) (QueueStats, error) {
 	return inspect.Stats(ctx, a.redis.Client, a.prefix, queue)
 }
 
-// Pending lists at most limit entries that a group's workers hold, of all partitions, oldest entry first. ErrNoGroup.
+// Pending lists at most limit entries that a group's consumers hold, over all partitions, oldest entry first.
+// ErrNoGroup.
 func (a *Admin) Pending(ctx context.Context, queue, group string, f PendingFilter, limit int) ([]PendingEntry, error) {
 	return inspect.Pending(ctx, a.redis.Client, a.prefix, queue, group, f, limit)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// Story is what the histories of queues tell of a message.
+// Story is the history of a message, from the histories of queues.
 //
 //	type Story struct {
 //		ID      string
@@ -40,7 +40,7 @@ type Story = inspect.Story
 //	}
 type Change = inspect.Change
 
-// StoryOptions changes what Story does.
+// StoryOptions controls Story.
 //
 //	type StoryOptions struct {
 //		Queues   []string                  // where to look; none = all that are registered
@@ -50,27 +50,27 @@ type StoryOptions = inspect.StoryOptions
 
 // Events of a Change.
 const (
-	EventScheduled    = lua.EventScheduled    // for the first time, or over one with its ID
-	EventRescheduled  = lua.EventRescheduled  // to another due time
-	EventCancelled    = lua.EventCancelled    // it, or with a group one of its retries
+	EventScheduled    = lua.EventScheduled    // stored as a new message, or in place of one with its ID
+	EventRescheduled  = lua.EventRescheduled  // moved to another due time
+	EventCancelled    = lua.EventCancelled    // the message, or if the Change has a group, one of its retries
 	EventReady        = lua.EventReady        // drained: added to the stream
 	EventAcknowledged = lua.EventAcknowledged // by a group
-	EventRetried      = lua.EventRetried      // scheduled again for the group in which it failed, or was abandoned
-	EventReleased     = lua.EventReleased     // scheduled again for the group, without having used up an attempt
-	EventSnoozed      = lua.EventSnoozed      // put off by its handler, without having used up an attempt
-	EventDead         = lua.EventDead         // a dead letter now
-	EventRedriven     = lua.EventRedriven     // a dead letter was scheduled again
+	EventRetried      = lua.EventRetried      // scheduled again for the group in which it failed or was abandoned
+	EventReleased     = lua.EventReleased     // scheduled again for the group at once, with the same attempt
+	EventSnoozed      = lua.EventSnoozed      // scheduled again after a handler's delay, with the same attempt
+	EventDead         = lua.EventDead         // dead-lettered
+	EventRedriven     = lua.EventRedriven     // scheduled again from a dead letter
 )
 
-// ErrNoHistory: none of the queues keeps a history. WritePolicy with History has one keep it.
+// ErrNoHistory: none of the queues keeps a history. To keep one, set History with WritePolicy.
 var ErrNoHistory = inspect.ErrNoHistory
 
-// ErrUntold: the histories tell nothing of a message.
+// ErrUntold: the histories have no entry about the message.
 var ErrUntold = inspect.ErrUntold
 
-// Story returns what became of a message, also of one that is gone, by the histories of queues that keep one. ErrNoHistory: none
-// does; ErrUntold: they tell nothing of it. What was done by plain commands, an XREADGROUP or XACK, is not in it. It reads all
-// that the histories hold, in bounded steps.
+// Story returns the history of a message, even of one that is gone, from the histories of queues that keep one.
+// ErrNoHistory: none does. ErrUntold: none has an entry about the message. Changes by plain commands, such as
+// XREADGROUP or XACK, are not in it. Story reads the whole histories, in bounded steps.
 func (a *Admin) Story(ctx context.Context, id string, o StoryOptions) (Story, error) {
 	return inspect.ReadStory(ctx, a.redis.Client, a.prefix, id, o)
 }

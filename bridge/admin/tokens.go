@@ -6,12 +6,12 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// Verb is a kind of what a token may do: "publish", "consume" or "operate".
+// Verb is a class of operations that a token may allow: "publish", "consume" or "operate".
 //
 //	type Verb string
 type Verb = access.Verb
 
-// Token is what a gateway lets do whoever has its secret: see docs/ACCESS.md.
+// Token is the right at a gateway that a secret gives: see docs/ACCESS.md.
 //
 //	type Token struct {
 //		Name        string // by which logs and operators call it; no other token has it
@@ -32,7 +32,8 @@ type Verb = access.Verb
 //	func (*Token) Check() error
 type Token = access.Token
 
-// Limits are how much a token may ask for in an interval, evenly: all of it at once, when nothing was asked for meanwhile.
+// Limits are the token buckets of a token: how many messages or requests pass in an interval. A bucket refills
+// evenly, and a full one may be emptied at once.
 //
 //	type Limits struct {
 //		Read     int // consumed: requests; 0 = no limit
@@ -43,7 +44,7 @@ type Token = access.Token
 //	func (*Limits) Check() error
 type Limits = access.Limits
 
-// StoredToken is a token as Redis has it.
+// StoredToken is a token as it is stored in Redis.
 //
 //	type StoredToken struct {
 //		Digest string // its field in the hash: the SHA-256 of the secret
@@ -59,37 +60,39 @@ var ErrTokenExists = access.ErrExists
 // ErrNoToken: no token has the name.
 var ErrNoToken = access.ErrNoToken
 
-// Verbs are all that a token may have.
+// Verbs returns all verbs.
 func Verbs() []Verb { return access.Verbs() }
 
-// CheckToken refuses what is no name of a token. ErrInvalid.
+// CheckToken returns ErrInvalid unless the text is a valid name of a token.
 func CheckToken(name string) error { return access.CheckName(name) }
 
-// AddToken makes a token, and returns its secret: it is stored nowhere, so nobody can find it out again. Gateways take it at
-// once. After an error that leaves open whether it was made, a token may be there whose secret nobody has: remove it. Errors:
-// ErrInvalid, ErrTokenExists.
+// AddToken stores a new token and returns its secret. The secret is not stored, and cannot be read again. Gateways
+// accept it at once. After an error that leaves open whether the token was stored, a token without a known secret may
+// exist: remove it. Errors: ErrInvalid, ErrTokenExists.
 func (a *Admin) AddToken(ctx context.Context, t Token) (secret string, err error) {
 	return access.Add(ctx, a.redis.Client, a.prefix, t)
 }
 
-// AddChosenToken is AddToken with a secret that somebody has chosen, as another system's: 20 to 128 of A-Z a-z 0-9 . _ - that
-// nobody else can guess. ErrTokenExists also where a token has that secret.
+// AddChosenToken is AddToken with a given secret, for example one from another system: 20 to 128 characters of
+// A-Z a-z 0-9 . _ - that are hard to guess. ErrTokenExists: also when another token has the same secret.
 func (a *Admin) AddChosenToken(ctx context.Context, t Token, secret string) error {
 	return access.AddChosen(ctx, a.redis.Client, a.prefix, t, secret)
 }
 
-// LimitToken gives the token at a digest limits in place of those it has, nil for none; with fresh only where it has none, else
-// ErrTokenExists. Gateways follow within a second. Errors: ErrInvalid, ErrNoToken.
+// LimitToken replaces the limits of the token with the given digest; nil removes them. With fresh it only adds limits:
+// ErrTokenExists if the token has some. Gateways follow within a second. Errors: ErrInvalid, ErrNoToken.
 func (a *Admin) LimitToken(ctx context.Context, digest string, l *Limits, fresh bool) error {
 	return access.SetLimits(ctx, a.redis.Client, a.prefix, digest, l, fresh)
 }
 
-// Tokens returns the tokens of the prefix by name, and what stands among them and is none. Secrets are not known.
+// Tokens returns the tokens of the prefix, in the order of their names. Unreadable ones are included, each with its
+// Problem. Secrets are not stored, and so not returned.
 func (a *Admin) Tokens(ctx context.Context) ([]StoredToken, error) {
 	return access.List(ctx, a.redis.Client, a.prefix)
 }
 
-// RemoveToken revokes a token, by its name; what is none goes by its digest. Gateways refuse it within a second. ErrNoToken.
+// RemoveToken revokes the token of that name, or the unreadable token with that digest. Gateways refuse it within a
+// second. ErrNoToken.
 func (a *Admin) RemoveToken(ctx context.Context, name string) error {
 	return access.Remove(ctx, a.redis.Client, a.prefix, name)
 }

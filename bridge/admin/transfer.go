@@ -7,9 +7,9 @@ import (
 	"github.com/duestream/duestream/stream/transfer"
 )
 
-// This file holds what takes a queue into a file, and back.
+// This file holds export and import of queues.
 
-// Record is a message as an export has it: all that Redis holds of it.
+// Record is an exported message, with everything that Redis holds of it.
 //
 //	type Record struct {
 //		Kind        RecordKind
@@ -37,21 +37,21 @@ import (
 //	func (Record) Check() error
 type Record = transfer.Record
 
-// RecordKind says what a Record is.
+// RecordKind is the kind of a Record.
 //
 //	type RecordKind string
 type RecordKind = transfer.RecordKind
 
 // Kinds of a Record.
 const (
-	RecordScheduled = transfer.RecordScheduled // waits for its due time; also a retry or a redriven letter
-	RecordReady     = transfer.RecordReady     // an entry that one group, or none yet, has not acknowledged
+	RecordScheduled = transfer.RecordScheduled // a scheduled message, retry or redriven dead letter
+	RecordReady     = transfer.RecordReady     // an entry that a group has not acknowledged, or of a stream without one
 	RecordDead      = transfer.RecordDead      // a dead letter
-	// RecordRecurrence is a recurrence: its name stands in ID, its spec in Payload, and in Plan what is remembered of it.
+	// RecordRecurrence is a recurrence: its name is in ID, its spec in Payload, and its planning state in Plan.
 	RecordRecurrence = transfer.RecordRecurrence
 )
 
-// Export reads what a queue holds: Records walks through it, while it is in use.
+// Export reads the contents of a queue. Records iterates over them, and the queue may be in use meanwhile.
 //
 //	type Export struct {
 //		// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their
@@ -65,12 +65,12 @@ const (
 //	func (*Export) Time(ctx context.Context) (time.Time, error)
 type Export = transfer.Export
 
-// Export returns an export of these kinds of records, and of no others. Redis is not touched before it is walked.
+// Export returns an export of the given kinds of records. Redis is not touched before Records is iterated over.
 func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 	return transfer.NewExport(a.redis.Client, a.prefix, queue, kinds...)
 }
 
-// Import writes records into a queue, each with its own verdict.
+// Import writes records into a queue, each with its own result.
 //
 //	type Import struct {
 //		// contains no exported fields
@@ -85,12 +85,13 @@ func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 //	func (*Import) Write(ctx context.Context, records []Record) []error
 type Import = transfer.Import
 
-// ErrKnown: a record is in the queue already, or was taken within the window.
+// ErrKnown: a record is in the queue already, or was imported within the window.
 var ErrKnown = transfer.ErrKnown
 
-// Import registers a queue, and returns what writes records into it. Source names where they come from: dead letters of one name
-// are the same only when they come from one source. Window is how long each message is remembered, so that it is not taken a
-// second time when it has become ready; zero compares with what is scheduled, and with the dead letters that are there.
+// Import registers a queue, and returns an Import that writes records into it. Source names the origin of the
+// records: dead letters with the same name count as the same only if their source is the same. Window is how long
+// each imported message is remembered, so that it is not imported again after it became ready. With zero, a record is
+// only compared with the scheduled messages and the dead letters in the queue.
 func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
 	im, err := transfer.NewImport(ctx, a.redis.Client, a.prefix, queue, source, window)
 	if err == nil && a.old {

@@ -11,9 +11,10 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// This file holds what a live view of queues and of their server needs.
+// This file holds the calls for a live view of queues and of their server.
 
-// Watcher looks at queues again and again, at little cost: Look returns what there is, and the rates since the look before.
+// Watcher reads the state of queues repeatedly, at little cost. Look returns the state, and the rates since the last
+// Look.
 //
 //	type Watcher struct {
 //		// contains no exported fields
@@ -23,7 +24,7 @@ import (
 //	func (*Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([]QueueSample, error)
 type Watcher = inspect.Watcher
 
-// QueueSample is what a Watcher sees of one queue, and what changed since it looked before.
+// QueueSample is the state of one queue at a Look, with its rates since the last one.
 //
 //	type QueueSample struct {
 //		Queue      string
@@ -49,7 +50,7 @@ type Watcher = inspect.Watcher
 //	}
 type QueueSample = inspect.QueueSample
 
-// GroupSample is what a Watcher sees of one group.
+// GroupSample is the state of one group at a Look.
 //
 //	type GroupSample struct {
 //		Name      string
@@ -84,7 +85,7 @@ type QueueSample = inspect.QueueSample
 //	}
 type GroupSample = inspect.GroupSample
 
-// QueueRates is what happened in a queue, or a group, per second, between two looks of a Watcher.
+// QueueRates are the events per second of a queue or a group, between two Looks of a Watcher.
 //
 //	type QueueRates struct {
 //		In   *float64 // became scheduled, retries included, less what was cancelled
@@ -93,32 +94,35 @@ type GroupSample = inspect.GroupSample
 //	}
 type QueueRates = inspect.QueueRates
 
-// Millis is a duration that is whole milliseconds in JSON.
+// Millis is a duration that is written in JSON as whole milliseconds.
 //
 //	type Millis time.Duration
 //
 //	func (Millis) String() string
 type Millis = view.Millis
 
-// Watcher returns a watcher of these queues; without any, of all that are registered at each look. Redis is not touched before.
+// Watcher returns a watcher of the given queues; without any, of all queues that are registered at the time of each
+// Look. Redis is not touched before the first Look.
 func (a *Admin) Watcher(queues ...string) *Watcher {
 	return inspect.NewWatcher(a.redis.Client, a.prefix, queues)
 }
 
-// ServerLoad is how busy the server is; of a cluster, all its masters together. Fields are empty or zero where it does not tell.
+// ServerLoad is the load of the server, or of all masters of a cluster together. A value that the server does not
+// report is zero.
 type ServerLoad struct {
 	Product      string `json:"product"` // "redis" or "valkey"
 	Version      string `json:"version"`
 	Servers      int    `json:"servers"` // masters
 	UsedMemory   int64  `json:"used_memory_bytes"`
-	MaxMemory    int64  `json:"maxmemory_bytes"` // 0 = no limit, of one of them at least
+	MaxMemory    int64  `json:"maxmemory_bytes"` // 0 = at least one master has no limit
 	Clients      int64  `json:"clients"`
 	OpsPerSecond int64  `json:"ops_per_second"`
 
 	told []doctor.ServerSight // of each master, for Advise
 }
 
-// ServerLoad asks each server once. One that does not answer INFO (a missing permission, an in-process server) is left out.
+// ServerLoad reads the load of each server once. A server that refuses INFO (a missing permission, an in-process
+// server) is left out.
 func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 	unlimited := false
 	nodes := a.redis.Client.Nodes()
@@ -145,7 +149,7 @@ func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 	if unlimited {
 		load.MaxMemory = 0
 	}
-	if load.Servers > 0 { // of a cluster, some may be away
+	if load.Servers > 0 { // some servers of a cluster may be unavailable
 		err = nil
 	}
 	return load, err

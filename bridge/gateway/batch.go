@@ -15,25 +15,26 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Bounds of what a batch holds at a time.
+// Bounds of a batch.
 const (
-	mostLines    = 500
-	maxBodyParts = 16 << 20 // bytes of a JSON array, which is taken as a whole
+	mostLines    = 500      // lines that are scheduled together
+	maxBodyParts = 16 << 20 // bytes of a JSON array, which is read as a whole
 	mostItems    = 10_000   // of an array
 
-	blankLines     = 1000 // that a stream may hold
-	blankPerLine   = 10   // and more for each line that is none
-	blankLineBytes = 1024 // what counts as another one
+	blankLines     = 1000 // empty lines that every stream may hold
+	blankPerLine   = 10   // further empty lines for each line with a message
+	blankLineBytes = 1024 // each so many bytes of an empty line count as one more line
 )
 
-// verdict is what became of one message of many.
+// verdict is the result of one message of a batch.
 type verdict struct {
-	Line int `json:"line"` // from 1 on
+	Line int `json:"line"` // from 1
 	receipt
 	Problem *problem `json:"problem,omitempty"`
 }
 
-// publishMany takes a JSON array, and answers with one; or lines of JSON, and answers with a line for each as it goes.
+// publishMany schedules a batch. A JSON array is answered with an array. A stream of JSON lines is answered line by
+// line, while it is read.
 func publishMany(c *call) (int, any, error) {
 	kind, _, _ := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	switch kind {
@@ -58,7 +59,8 @@ func (c *call) publishArray() (int, any, error) {
 	if err != nil {
 		return 0, nil, err // it was work, and counts
 	}
-	// At once: more than the burst go only when nothing was taken before.
+	// Charge the whole array at once. An array above the burst passes only if the bucket is full, so give back the
+	// first one before.
 	c.cfg.Access.GiveBack(c.ctx, c.grant, access.Publish, 1)
 	if err := c.take(access.Publish, max(len(lines), 1)); err != nil {
 		return 0, nil, err
@@ -71,7 +73,8 @@ func (c *call) publishArray() (int, any, error) {
 	return http.StatusOK, map[string]any{"results": append([]verdict{}, b.verdicts...)}, nil
 }
 
-// itemsOf returns the values of a JSON array. A few bytes of it can cost hundreds here, so there are only so many.
+// itemsOf returns the values of a JSON array. Their number is bounded, because a value of a few bytes costs hundreds of
+// bytes of memory.
 func itemsOf(text []byte) (items []json.RawMessage, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	begin, err := d.Token()
@@ -95,8 +98,8 @@ func itemsOf(text []byte) (items []json.RawMessage, err error) {
 	return items, nil
 }
 
-// publishLines schedules what has come whenever no further line is there yet, so memory is bounded and a caller who waits gets
-// its verdicts.
+// publishLines schedules the lines that it has read whenever no further line is buffered. So memory is bounded, and a
+// caller that waits for its verdicts gets them.
 func (c *call) publishLines() error {
 	defer c.streams.end(c.grant.Name())
 	if c.streams.begin(c.grant.Name()) {
@@ -104,7 +107,7 @@ func (c *call) publishLines() error {
 			Detail: "this gateway reads as many streams of this token as it may: try again"}
 	}
 	rc := http.NewResponseController(c.w)
-	_ = rc.EnableFullDuplex() // HTTP/2 always is
+	_ = rc.EnableFullDuplex() // for HTTP/1.1; HTTP/2 is always full duplex
 	c.w.body = nil
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
 	body := &kept{ReadCloser: c.r.Body, share: &c.bytes, token: c.grant.Name()}
@@ -118,7 +121,7 @@ func (c *call) publishLines() error {
 		_ = rc.SetReadDeadline(time.Now().Add(readTimeout))
 		idle := !lines.Buffered()
 		if idle {
-			c.busy.Add(-1) // nobody else waits for this caller
+			c.busy.Add(-1) // a stream that waits for its caller does not count as busy
 		}
 		before := lines.Bytes
 		text, tooLong, err := lines.Next()
@@ -147,7 +150,7 @@ func (c *call) publishLines() error {
 			if err != nil && !errors.Is(err, io.EOF) && failed == nil {
 				c.lastWord(lines.Number+1, lastWordOf(err))
 			}
-			if c.w.status == 0 && failed == nil { // there was no line
+			if c.w.status == 0 && failed == nil { // the stream had no line with a message
 				if err := c.take(access.Publish, 1); err != nil {
 					return err
 				}
@@ -160,15 +163,16 @@ func (c *call) publishLines() error {
 	}
 }
 
-// blanks counts the empty lines of a stream. They cost work and nothing of a token's rate, so there may only be so many: a few
-// for each line that is none, as some programs write, and one a second, as others do to keep a connection open.
+// blanks counts the empty lines of a stream. They cost work but are not charged to the token's rate, so their number
+// is bounded: a few for each line with a message, as some programs write them, and one a second, as others keep a
+// connection open.
 type blanks struct {
 	began  time.Time
-	n      int64 // what is empty, in lines
-	others int64
+	n      int64 // empty lines; a long one counts as several
+	others int64 // lines with a message
 }
 
-// tooMany counts an empty line of so many bytes.
+// tooMany counts an empty line of the given size in bytes, and reports whether the stream has too many.
 func (b *blanks) tooMany(size int64) bool {
 	b.n += 1 + size/blankLineBytes
 	return b.n > blankLines+blankPerLine*b.others+int64(time.Since(b.began)/time.Second)
@@ -184,22 +188,22 @@ func lastWordOf(err error) error {
 	return malformed("the body ended in the middle")
 }
 
-// lastWord says why no further line is taken.
+// lastWord writes the reason why the stream ends at a line.
 func (c *call) lastWord(number int, err error) {
 	text, _ := encode(verdict{Line: number, Problem: c.problemOf(err)})
 	_, _ = c.w.Write(text)
 }
 
-// batch is what is scheduled together, and what became of it.
+// batch holds messages that are scheduled together, with their results.
 type batch struct {
 	verdicts []verdict
 	messages []bridge.NewMessage
-	at       []int // which verdict each message gets
-	cost     int   // of the token's rate, beside one for each verdict
-	down     bool  // Redis did not take it
+	at       []int // index of each message's verdict
+	cost     int   // to charge to the token's rate, besides one for each verdict
+	down     bool  // Redis could not store a message
 }
 
-// add reads one line. What is wrong with it is its verdict.
+// add reads one line. If the line is wrong, its verdict is the problem.
 func (b *batch) add(c *call, number int, text []byte, tooLong bool) {
 	v := verdict{Line: number}
 	m, err := bridge.NewMessage{}, error(nil)
@@ -221,7 +225,7 @@ func (b *batch) add(c *call, number int, text []byte, tooLong bool) {
 	b.verdicts = append(b.verdicts, v)
 }
 
-// send schedules what was right.
+// send schedules the messages of the valid lines, and fills in their verdicts.
 func (b *batch) send(c *call) {
 	if len(b.messages) == 0 {
 		return
@@ -244,8 +248,9 @@ func (b *batch) send(c *call) {
 
 var errEnded = errors.New("the stream ended")
 
-// awaitRate waits until the token's rate, as it is by then, allows so many messages: no longer than Timeout, because while a
-// caller waits nobody notices that it hangs up. Nobody else waits for it, and it ends with the token, or the gateway.
+// awaitRate waits until the token's rate allows n messages. It waits no longer than Timeout, because the gateway does
+// not notice a caller that hangs up meanwhile. The request does not count as busy while it waits. The wait ends when
+// the token is no longer valid or the gateway stops, and a changed rate takes effect at once.
 func (c *call) awaitRate(n int) error {
 	for until := time.Now().Add(c.cfg.Timeout); ; {
 		if err := errors.Join(c.authenticate(), c.mayAll(access.Publish, []string{c.queue})); err != nil {
@@ -274,8 +279,8 @@ func (c *call) awaitRate(n int) error {
 	}
 }
 
-// flush schedules a part of a stream as soon as the token's rate allows, and writes the verdicts. After a part that Redis did not
-// take the stream ends.
+// flush schedules a part of a stream as soon as the token's rate allows it, and writes the verdicts. If Redis could not
+// store a message of the part, the stream ends.
 func (b *batch) flush(c *call, rc *http.ResponseController) error {
 	if len(b.verdicts) == 0 {
 		return nil
@@ -306,7 +311,7 @@ func (b *batch) flush(c *call, rc *http.ResponseController) error {
 	return nil
 }
 
-// problemOf is what a verdict says.
+// problemOf returns the problem that a verdict shows for an error.
 func (c *call) problemOf(err error) *problem {
 	p := problemOf(err)
 	p.Title, p.Request = http.StatusText(p.Status), c.w.id

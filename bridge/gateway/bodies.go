@@ -8,29 +8,29 @@ import (
 )
 
 const (
-	bodyTime   = 10 * time.Second // for a body that is not a stream of lines
-	lingerTime = time.Second      // for what is left of the body of a request that was refused: the answer waits for it
+	bodyTime   = 10 * time.Second // to read a body that is not a stream of lines
+	lingerTime = time.Second      // to read the rest of a refused request's body; the answer waits for it
 
-	bytesOfPlace = 1 << 20  // that bodies of one token may take for each of its places, together
-	leastBytes   = 64 << 20 // more than the largest line has
+	bytesOfPlace = 1 << 20  // memory for a token's bodies, for each body that the token may send at once
+	leastBytes   = 64 << 20 // memory for a token's bodies at least; more than the largest line
 )
 
-// share counts what is under way for each token: one token alone must not take what is meant for all. The zero value
-// allows one at a time.
+// share limits the use of a resource by each token, so that one token cannot take all of it. The zero value allows
+// one at a time.
 type share struct {
-	most int // of a token
+	most int // for each token
 
 	mu sync.Mutex
 	of map[string]int
 }
 
-// begin counts one more of a token, whether or not it may have that many. over: it may not.
+// begin counts one more for a token, even above the limit. It reports whether the token is over its limit now.
 func (s *share) begin(token string) (over bool) { return s.add(token, 1) }
 
-// end counts one less.
+// end counts one less for a token.
 func (s *share) end(token string) { s.add(token, -1) }
 
-// add counts n more of a token, or less where n is negative. over: these are more than it may have.
+// add adds n, which may be negative, to a token's count. It reports whether the token is over its limit now.
 func (s *share) add(token string, n int) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,21 +44,21 @@ func (s *share) add(token string, n int) (over bool) {
 	return count > max(1, s.most)
 }
 
-// full says whether a token has as many as it may.
+// full reports whether a token has reached its limit.
 func (s *share) full(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of[token] >= max(1, s.most)
 }
 
-// crowded says whether a token has more than twice as many as it may.
+// crowded reports whether a token has more than twice its limit.
 func (s *share) crowded(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of[token] > 2*max(1, s.most)
 }
 
-// kept is a body that is read into memory. Its bytes count for its token until they are given back.
+// kept is a request body that is read into memory. Its bytes count for its token until giveBack.
 type kept struct {
 	io.ReadCloser
 	share *share
@@ -75,14 +75,14 @@ func (k *kept) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// giveBack counts none of the bytes any more.
+// giveBack takes the body's bytes off its token's count.
 func (k *kept) giveBack() {
 	k.share.add(k.token, -k.n)
 	k.n = 0
 }
 
-// reading begins to read the body of a token's request, and bounds how long that may take. It is false when as many of
-// that token's bodies are being read as may be. done ends it, and is told how.
+// reading counts a request body for its token and sets a deadline for reading it. It returns false if the token has
+// reached its limit of bodies. Call done after the body was read, with the error of that.
 func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool) {
 	if r.ContentLength == 0 {
 		return func(error) {}, true
@@ -99,14 +99,14 @@ func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) 
 		body.giveBack()
 		r.Body = body.ReadCloser
 		if err == nil {
-			_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // whoever hangs up is noticed
+			_ = rc.SetReadDeadline(time.Now().Add(readTimeout)) // so that a caller that hangs up is noticed
 		}
 		g.bodies.end(token)
 	}, true
 }
 
-// answering says from now on whose token the answer to a request counts for. It is false when as many answers to that
-// token are being written as may be: who reads slowly, or not at all, is to have only so many.
+// answering makes the answer to a request count for a token. It returns false if the token has reached its limit of
+// answers in writing: a caller that reads slowly or not at all can hold up only so many.
 func (g *Gateway) answering(w http.ResponseWriter, token string) bool {
 	if out, is := w.(*reply); is {
 		out.token = token
@@ -114,7 +114,7 @@ func (g *Gateway) answering(w http.ResponseWriter, token string) bool {
 	return !g.answers.full(token)
 }
 
-// tokenOf returns whose token the answer counts for, as answering was told.
+// tokenOf returns the token that answering set for an answer.
 func tokenOf(w http.ResponseWriter) string {
 	if out, is := w.(*reply); is {
 		return out.token
@@ -122,13 +122,13 @@ func tokenOf(w http.ResponseWriter) string {
 	return ""
 }
 
-// errBodies refuses a body of a token that has as many as it may.
+// errBodies refuses a body of a token that has reached its limit of bodies.
 func errBodies() error {
 	return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 		Detail: "this gateway reads as much of this token as it may: try again"}
 }
 
-// errAnswers refuses a request of a token that does not take its answers.
+// errAnswers refuses a request of a token that does not read its answers.
 func errAnswers() error {
 	return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 		Detail: "as many answers to this token as may be wait to be read: try again"}

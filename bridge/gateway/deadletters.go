@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// letterFilter reads which dead letters are meant.
+// letterFilter reads a filter of dead letters from the query.
 func letterFilter(q query) (admin.LetterFilter, error) {
 	older, errOlder := q.millis("older_than_ms")
 	newer, errNewer := q.millis("newer_than_ms")
@@ -21,7 +21,7 @@ func letterFilter(q query) (admin.LetterFilter, error) {
 		NewerThan: newer, Limit: int(limit), Newest: newest}, errOlder, errNewer, errLimit, errNewest)
 }
 
-// meant is letterFilter for what changes letters: that all are meant has to be said.
+// meant is letterFilter for requests that change dead letters. Without a filter they need all=true.
 func meant(q query) (admin.LetterFilter, error) {
 	f, err := letterFilter(q)
 	all, errAll := q.flag("all")
@@ -31,7 +31,7 @@ func meant(q query) (admin.LetterFilter, error) {
 	return f, err
 }
 
-// listLetters shows dead letters, a hundred unless another limit is given.
+// listLetters shows dead letters: at most a hundred unless the query has a limit.
 func listLetters(c *call) (int, any, error) {
 	f, err := letterFilter(c.query)
 	if err == nil && f.Limit > mostListed {
@@ -61,13 +61,13 @@ func showLetter(c *call) (int, any, error) {
 	return http.StatusOK, l, err
 }
 
-// part is how much of something long was done within the time of a request.
+// part is the progress that a long operation made within the time of one request.
 type part struct {
 	admin.RedriveResult
-	More bool `json:"more"` // the time was up: the same request goes on
+	More bool `json:"more"` // the time was up: repeat the request to continue
 }
 
-// inTime takes the end of a request's own time for what it is.
+// inTime returns more, and no error, if err only means that the time of the request is up.
 func (c *call) inTime(err error) (more bool, failed error) {
 	if errors.Is(err, context.DeadlineExceeded) && c.r.Context().Err() == nil && c.ctx.Err() != nil {
 		return true, nil
@@ -75,7 +75,7 @@ func (c *call) inTime(err error) (more bool, failed error) {
 	return false, err
 }
 
-// redriveLetters schedules what the filter says, for as long as a request may take.
+// redriveLetters redrives the dead letters that match the filter, until the time of the request is up.
 func redriveLetters(c *call) (int, any, error) {
 	f, errFilter := meant(c.query)
 	delay, errDelay := c.query.millis("in_ms")
@@ -98,8 +98,8 @@ func redriveLetters(c *call) (int, any, error) {
 	return http.StatusOK, part{r, more}, err
 }
 
-// makeReady has redriven messages be there for who asks once this request is answered. Its error is only logged: they are
-// scheduled, and a bridge makes them ready.
+// makeReady makes redriven messages ready before the request is answered, so that the next consumer gets them. An
+// error is only logged: the messages are scheduled, and a bridge makes them ready.
 func (c *call) makeReady() {
 	if err := c.op.MakeReady(c.ctx, c.queue); err != nil {
 		c.log.Warn("redriven messages become ready after their request is answered", slog.String("queue", c.queue),
@@ -114,7 +114,7 @@ func checkTo(q query) error {
 	return nil
 }
 
-// redriveLetter schedules one, with the body as its payload if that is to be replaced.
+// redriveLetter redrives one dead letter. With replace_payload the body is its new payload.
 func redriveLetter(c *call) (int, any, error) {
 	delay, errDelay := c.query.millis("in_ms")
 	replace, errReplace := c.query.flag("replace_payload")

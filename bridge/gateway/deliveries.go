@@ -24,18 +24,18 @@ const (
 	mostSettled = 100 // of one request
 )
 
-// delivery is a delivery as a caller gets it.
+// delivery is the JSON form of a delivery.
 type delivery struct {
 	Token    pull.Token        `json:"token"`
 	Queue    string            `json:"queue"`
 	ID       string            `json:"id"`
 	Attempt  int               `json:"attempt"`
 	Due      time.Time         `json:"due,omitzero"`
-	Within   int64             `json:"within_ms"` // from the delivery on: in that time it is to be settled
+	Within   int64             `json:"within_ms"` // visibility timeout, from the delivery on
 	Key      string            `json:"key,omitempty"`
 	Headers  map[string]string `json:"headers,omitempty"`
 	Payload  admin.Payload     `json:"payload"`
-	Error    string            `json:"error,omitempty"` // of the attempt before
+	Error    string            `json:"error,omitempty"` // of the last attempt
 	Lateness int64             `json:"late_ms"`
 }
 
@@ -47,7 +47,7 @@ func deliveryOf(d *pull.Delivery) delivery {
 
 func receive(c *call) (int, any, error) { return c.receive([]string{c.queue}, nil) }
 
-// receiveOfSeveral takes the queues from the query: in their order, or by their weights.
+// receiveOfSeveral receives from the queues in the query: in their order, or by weights.
 func receiveOfSeveral(c *call) (int, any, error) {
 	queues := strings.SplitN(c.query["queues"], ",", pull.MaxQueues+2)
 	if len(queues) > pull.MaxQueues {
@@ -76,7 +76,7 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	if err := errors.Join(errCount, errWithin, errWait); err != nil {
 		return 0, nil, err
 	}
-	if _, err := c.body(0); err != nil { // while a body is unread nobody notices that the caller hangs up
+	if _, err := c.body(0); err != nil { // with an unread body the server does not notice that the caller hangs up
 		return 0, nil, err
 	}
 	found, err := c.wait(pull.Request{Queues: queues, Weights: weights, Group: c.query["group"], Count: int(count),
@@ -105,8 +105,8 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// waits gives the place of this request to others until done is called, and takes one among those who wait. Those of
-// one token have a quarter of these places.
+// waits counts this request as waiting instead of busy, until done is called. It fails if too many requests wait; one
+// token may have a quarter of MaxPolls.
 func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
 	token := tokenOf(w)
 	if g.waiting.begin(token) {
@@ -123,13 +123,13 @@ func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
 	}
 	g.busy.Add(-1)
 	return func() {
-		g.busy.Add(1) // whatever others hold: who has got a message is not to wait for a place
+		g.busy.Add(1) // even above MaxRequests: a request that has got a message must not be refused
 		g.waiting.end(token)
 		<-g.polls
 	}, nil
 }
 
-// wait waits for a message, as long as the request says.
+// wait pulls messages, and waits for them as long as the request says.
 func (c *call) wait(r pull.Request) (found []pull.Delivery, err error) {
 	err = c.hold(c.w, c.ctx, r.Wait, func(ctx context.Context) (err error) {
 		found, err = c.puller.Pull(ctx, r)
@@ -138,8 +138,8 @@ func (c *call) wait(r pull.Request) (found []pull.Delivery, err error) {
 	return found, err
 }
 
-// hold calls pull, which waits for about so long, meanwhile as one of those who wait. When the gateway stops it ends early, and
-// there is nothing yet: the caller asks another one.
+// hold calls pull, which may block for about wait. Meanwhile the request counts as waiting. When the gateway stops,
+// hold returns early without messages and without an error; the caller then asks another gateway.
 func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Duration,
 	pull func(context.Context) error) error {
 	g.pulled.Do(func() { g.pulling.Go(func() { g.puller.Run(g.stopping) }) })
@@ -160,18 +160,18 @@ func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Dur
 	defer cancel()
 	defer context.AfterFunc(g.stopping, cancel)()
 	err = pull(waiting)
-	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout + g.cfg.Timeout)) // as of every answer, however long this one waited
+	_ = rc.SetWriteDeadline(time.Now().Add(readTimeout + g.cfg.Timeout)) // the usual deadline of an answer, from now
 	if g.stopping.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
 
-// settling is what a caller says of a delivery.
+// settling is a caller's request to settle or extend a delivery.
 type settling struct {
 	Token   pull.Token `json:"token"`
-	Outcome string     `json:"outcome"` // of outcomes; default ack
-	In      *int64     `json:"in_ms"`   // of a retry, or a snooze
+	Outcome string     `json:"outcome"` // one of outcomes; default ack
+	In      *int64     `json:"in_ms"`   // delay of a retry or a snooze
 	Within  int64      `json:"within_ms"`
 	Error   string     `json:"error"`
 
@@ -180,15 +180,15 @@ type settling struct {
 
 const outcomes = "ack, retry, snooze, dead, release, extend"
 
-// settled is what became of it.
+// settled is the answer to a settling.
 type settled struct {
 	Outcome stream.Settlement `json:"outcome"`
 }
 
-// extended is the Settlement of what is pending as before.
+// extended is the answer for a delivery that was extended, and is still pending.
 const extended stream.Settlement = "extended"
 
-// settle settles all that the body names, or nothing when a part of it cannot be read or is not allowed.
+// settle settles all deliveries in the body. If an item is invalid or not allowed, it settles none.
 func settle(c *call) (int, any, error) {
 	text, err := c.body(1 << 20)
 	if err != nil {
@@ -214,8 +214,8 @@ func settle(c *call) (int, any, error) {
 		}
 	}
 	results := make([]settled, len(all))
-	// Extends first: they may be refused for their time, and then nothing is to be settled. What else is wrong with one
-	// queue, or with its server, keeps no other from being settled.
+	// Extends come first: if one is refused for an invalid time, nothing must be settled. Any other error of a queue
+	// or its server does not stop the deliveries of other queues from being settled.
 	failed := c.extend(all, results)
 	if errors.Is(failed, bridge.ErrInvalid) {
 		return 0, nil, failed
@@ -258,7 +258,7 @@ func (s *settling) check() (err error) {
 	return nil
 }
 
-// chosen returns the tokens of those that one of the outcomes is said of, and where they stand.
+// chosen returns the tokens of the deliveries with a matching outcome, and their indexes in all.
 func chosen(all []settling, is func(outcome string) bool) (tokens []pull.Token, at []int) {
 	for i, one := range all {
 		if is(one.Outcome) {
@@ -268,7 +268,7 @@ func chosen(all []settling, is func(outcome string) bool) (tokens []pull.Token, 
 	return tokens, at
 }
 
-// acknowledge settles those that are done.
+// acknowledge settles the deliveries with the outcome ack.
 func (c *call) acknowledge(all []settling, results []settled) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome == "ack" })
 	won, err := c.puller.Ack(c.ctx, tokens)
@@ -280,7 +280,7 @@ func (c *call) acknowledge(all []settling, results []settled) error {
 	return err
 }
 
-// extend gives their time once more to those that ask for it.
+// extend extends the deliveries with the outcome extend.
 func (c *call) extend(all []settling, results []settled) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome == "extend" })
 	within := make([]time.Duration, len(at))
@@ -301,7 +301,7 @@ func (c *call) extend(all []settling, results []settled) error {
 	return err
 }
 
-// fail settles all others.
+// fail settles the deliveries with any other outcome.
 func (c *call) fail(all []settling, results []settled) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome != "ack" && outcome != "extend" })
 	reasons := make([]error, len(at))
@@ -315,7 +315,7 @@ func (c *call) fail(all []settling, results []settled) error {
 	return err
 }
 
-// reason is the error that a handler would return.
+// reason returns the error that a handler would return for the same outcome.
 func (s *settling) reason() error {
 	var reason error
 	if s.Error != "" {

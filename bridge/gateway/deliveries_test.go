@@ -27,7 +27,7 @@ func (r *rig) given(a answer) (all []delivery) {
 	return body.Deliveries
 }
 
-// settles says what is to become of deliveries, and returns what did.
+// settles posts settlements, and returns the outcomes.
 func (r *rig) settles(all ...string) string {
 	r.t.Helper()
 	a := r.do("POST", "/v1/settlements", "["+strings.Join(all, ",")+"]", "Content-Type: application/json")
@@ -39,7 +39,7 @@ func (r *rig) settles(all ...string) string {
 	return fmt.Sprint(body.Settled)
 }
 
-// What is published is received, with its bytes and headers, and settled in each of the ways there are.
+// Published messages are received, with their bytes and headers, and settled with each outcome.
 func TestReceiveAndSettle(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -63,7 +63,8 @@ func TestReceiveAndSettle(t *testing.T) {
 	}
 }
 
-// A caller waits until there is a message; who hangs up before takes none, and a gateway that stops sends all home.
+// A caller waits until there is a message. A caller that hangs up before gets none. A gateway that stops answers all
+// waiting callers without a message.
 func TestWaitingForAMessage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -111,7 +112,7 @@ func TestWaitingForAMessage(t *testing.T) {
 	redistest.Want(t, "the third", <-ended, "200")
 }
 
-// late is a caller who hangs up once there is a message for it, and before it is told.
+// late is a caller that hangs up when there is a message for it, before the answer.
 type late struct {
 	*httptest.ResponseRecorder
 	hangUp func()
@@ -120,7 +121,7 @@ type late struct {
 
 func (w *late) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline is called when the wait begins, and when it has ended.
+// SetWriteDeadline is called at the beginning and at the end of the wait.
 func (w *late) SetWriteDeadline(time.Time) error {
 	if w.set++; w.set == 2 {
 		w.hangUp()
@@ -128,8 +129,8 @@ func (w *late) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-// The system takes an answer to a connection that its caller has closed, so nothing said that a message was told to nobody: it
-// came back at the end of its time, with one attempt less.
+// Regression: a write to a connection that the caller has closed succeeds, so the gateway did not notice that nobody
+// got the message. It came back after its visibility timeout, with one attempt used up.
 func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -166,7 +167,7 @@ func TestWhoHangsUpWhenThereIsAMessageTakesNone(t *testing.T) {
 	}
 }
 
-// Who waits takes no place from others, and there are only so many who may.
+// Waiting callers do not count against MaxRequests, and their number is bounded by MaxPolls.
 func TestWaitingTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests, c.MaxPolls = 1, 1 })
@@ -176,14 +177,13 @@ func TestWaitingTakesNoPlace(t *testing.T) {
 		return len(r.g.polls) == 1 && r.g.busy.Load() == 0, "nobody waits"
 	})
 	r.do("POST", "/v1/queues/q/deliveries?group=g&wait_ms=30000", "").refused(http.StatusServiceUnavailable, typeBusy)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the place of the one before is free a moment later
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the request before ends a moment after its answer
 		return r.do("POST", "/v1/queues/q/messages?id=m", "x").status == http.StatusCreated, "there is no place"
 	})
 	redistest.Want(t, "given", len(r.given(<-ended)), 1)
 }
 
-// The callers of one token that wait took the places of all who wait: nobody else could wait for a message until they
-// had ended.
+// Regression: waiting callers of one token took all of MaxPolls, so that no other caller could wait for a message.
 func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls = 16 })
@@ -250,7 +250,7 @@ func TestCallersOfOneTokenThatWaitLeavePlacesToOthers(t *testing.T) {
 	redistest.Want(t, "the token waits again", a.StatusCode, http.StatusOK)
 }
 
-// What cannot be meant is refused whole, with its field, and nothing is settled.
+// A request with one invalid settlement is refused with its field, and nothing is settled.
 func TestWrongSettlementsSettleNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -288,7 +288,7 @@ func TestWrongSettlementsSettleNothing(t *testing.T) {
 	redistest.Want(t, "in the end", r.settles(good), "[{acknowledged}]")
 }
 
-// Thousands of names cost little, and what they are is not told again.
+// A list of thousands of names is refused at little cost, and the answer does not repeat the names.
 func TestAListOfNamesHasAnEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -309,7 +309,8 @@ func TestAListOfNamesHasAnEnd(t *testing.T) {
 		want(http.StatusOK)
 }
 
-// What a consumer over HTTP holds can be cancelled: it is told when it extends, and whatever it says then ends the message.
+// A message that a consumer over HTTP holds can be cancelled. The consumer learns of it when it extends, and any
+// settlement then ends the message.
 func TestCancelWhatAConsumerHolds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

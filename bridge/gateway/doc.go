@@ -1,5 +1,5 @@
-// Package gateway is duestream over HTTP: /v1, for programs that may not talk to Redis. docs/HTTP.md describes it for those who
-// call it, and openapi.json for their tools; GET /v1/openapi.json answers with that document.
+// Package gateway serves duestream over HTTP, under /v1, for programs that may not connect to Redis. docs/HTTP.md
+// describes the API for people, and openapi.json for tools. GET /v1/openapi.json returns that document.
 //
 //	store, err := access.Open(access.Config{Client: redis.Client})
 //	g, err := gateway.New(gateway.Config{Redis: redis, Access: store})
@@ -7,10 +7,10 @@
 //	err = server.ListenAndServe()
 //
 // Invariants:
-//   - Whatever changes a message's state goes through bridge.Client or admin.Admin.
-//   - The table routes holds every route with what its caller must be allowed to do, and openapi.json describes the same ones
+//   - Every change of a message's state goes through bridge.Client, admin.Admin or pull.Puller.
+//   - The table routes holds every route with the verb that its caller needs. openapi.json describes the same routes
 //     (TestTheDocumentAndTheTableHoldTheSameRoutes). No route does anything for a caller without the right token
 //     (TestNoRouteDoesAnythingWithoutTheRightToken).
-//   - No answer holds a secret, an address of Redis or the text of an error that is not ours; a problem names no payload
+//   - No answer holds a secret, an address of Redis or the text of another program's error. No problem shows a payload
 //     (TestAProblemTellsNothingThatIsNotTheCallers).
 package gateway

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What docs/HTTP.md shows is what curl prints, … aside.
+// The commands in docs/HTTP.md print what it shows; … stands for any text.
 func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

@@ -10,8 +10,8 @@ import (
 
 func replicated(c *Config) { c.Durability = bridge.Replicated(1) }
 
-// A gateway answered 201 for what no replica had, and a failover lost it. Where none confirms it, it is stored, and the
-// answer is never that all is well: not when it is said again either.
+// Regression: a gateway answered 201 for a message that no replica had, and a failover lost it. Without a
+// confirmation the message is stored, but the answer is an error, also when the request is repeated.
 func TestAnswersWaitForTheDurability(t *testing.T) {
 	t.Parallel()
 	t.Run("with a replica", func(t *testing.T) {

@@ -17,18 +17,19 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// How often those who listen are told.
+// Times of an event stream.
 const (
-	defaultEach = 5 * time.Second
-	minEach     = time.Second
-	maxEach     = time.Minute
-	sharedFor   = 500 * time.Millisecond // what was seen so recently is not looked at again
-	heartbeat   = 15 * time.Second
-	allowedEach = time.Second      // how often the token is looked at
-	eventWithin = 10 * time.Second // else whoever listens is too slow, and is cut off
+	defaultEach = 5 * time.Second        // between two events
+	minEach     = time.Second            // between two events
+	maxEach     = time.Minute            // between two events
+	sharedFor   = 500 * time.Millisecond // so long all listeners share one read of the queues
+	heartbeat   = 15 * time.Second       // of silence, before a comment is sent
+	allowedEach = time.Second            // between two checks of the token
+	eventWithin = 10 * time.Second       // to write an event; a slower listener is cut off
 )
 
-// events tells what queues hold, again and again, until the caller hangs up, the gateway stops or the token is no longer good.
+// events sends the state of queues at intervals, until the caller hangs up, the gateway stops or the token is no longer
+// valid.
 func events(c *call) (int, any, error) {
 	each, err := c.query.integer("interval_ms", defaultEach.Milliseconds(), minEach.Milliseconds(), maxEach.Milliseconds())
 	if err != nil {
@@ -53,7 +54,7 @@ func events(c *call) (int, any, error) {
 	_ = s.rc.SetReadDeadline(time.Time{})
 	h := c.w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // for a proxy that would collect events
+	h.Set("X-Accel-Buffering", "no") // tells a proxy not to buffer events
 	c.w.WriteHeader(http.StatusOK)
 	if c.r.Method == http.MethodHead {
 		return 0, nil, nil
@@ -66,7 +67,7 @@ func events(c *call) (int, any, error) {
 	return 0, nil, nil
 }
 
-// mayAll says why the token is not for all of these queues.
+// mayAll returns an error unless the token allows the verb on all of these queues.
 func (c *call) mayAll(verb access.Verb, queues []string) error {
 	for _, queue := range queues {
 		if err := lua.CheckQueue(queue); err != nil {
@@ -79,16 +80,16 @@ func (c *call) mayAll(verb access.Verb, queues []string) error {
 	return nil
 }
 
-// sink is somebody who listens.
+// sink is a listener: a caller of events.
 type sink struct {
 	*call
 	rc    *http.ResponseController
-	only  []string // queues; nil = all that the token is for
-	wrote time.Time
-	told  string // the problem that was told last; "" = there is none
+	only  []string  // queues; nil = all that the token allows
+	wrote time.Time // when something was last sent
+	told  string    // type of the problem that was sent last; "" = none since
 }
 
-// run tells what there is until ctx ends, the token is no longer good or nobody takes it.
+// run sends events until ctx ends, the token is no longer valid or a write fails.
 func (s *sink) run(ctx context.Context, each time.Duration) {
 	if s.write([]byte("retry: 2000\n\n")) != nil {
 		return
@@ -124,7 +125,7 @@ func (s *sink) run(ctx context.Context, each time.Duration) {
 	}
 }
 
-// allowed takes up what the token is for now. One that is revoked is the last thing that is told.
+// allowed checks the token again. If the token is no longer valid, allowed sends that problem as the last event.
 func (s *sink) allowed(ctx context.Context) bool {
 	err := s.authenticate()
 	if err == nil {
@@ -139,7 +140,8 @@ func (s *sink) allowed(ctx context.Context) bool {
 	return err == nil
 }
 
-// tell sends what was seen, or why nothing was: that once until it changes.
+// tell sends the last look as an event. If the look failed it sends the problem, but only once until the problem
+// changes.
 func (s *sink) tell(seen *sight) error {
 	if seen.err != nil {
 		if p := problemOf(seen.err); p.Type == s.told {
@@ -175,7 +177,7 @@ func (s *sink) problem(err error) error {
 	return s.write(fmt.Appendf(nil, "event: problem\ndata: %s\n", text))
 }
 
-// write sends at once.
+// write sends a text without buffering.
 func (s *sink) write(text []byte) error {
 	s.wrote = time.Now()
 	_ = s.rc.SetWriteDeadline(s.wrote.Add(eventWithin))
@@ -185,9 +187,9 @@ func (s *sink) write(text []byte) error {
 	return s.rc.Flush()
 }
 
-// interest names the queues that a listener wants to hear of.
+// interest names the queues that a listener wants events of.
 type interest struct {
-	only  []string // nil = all that the token is for
+	only  []string // nil = all that the token allows
 	grant *access.Grant
 }
 
@@ -195,10 +197,10 @@ func (i interest) in(queue string) bool {
 	return (i.only == nil || slices.Contains(i.only, queue)) && i.grant.May(access.Operate, queue)
 }
 
-// sight holds the last look at all queues that listeners want to hear of, or the error of that look.
+// sight is the result of a look at all queues that listeners want events of, or the error of that look.
 type sight struct {
 	at     time.Time
-	asked  int // which listeners there were: how many had come
+	asked  int // value of live.came at the look
 	queues []seenQueue
 	err    error
 }
@@ -208,21 +210,21 @@ type seenQueue struct {
 	text json.RawMessage
 }
 
-// live looks at queues for all who listen at a gateway together: at those that any of them wants to be told of.
+// live reads the state of queues for all listeners of a gateway together: of the queues that any of them wants.
 type live struct {
 	op       *admin.Admin
 	stopping context.Context
 	timeout  time.Duration
 
-	heartbeat time.Duration // after so long without anything a listener gets a comment
+	heartbeat time.Duration // after so long a silence a listener gets a comment
 
-	turn    chan struct{} // holds one when nobody looks
+	turn    chan struct{} // mutex of look: full while no goroutine looks
 	watcher *admin.Watcher
 	last    *sight
 
 	mu        sync.Mutex
 	listeners map[*sink]interest
-	came      int // listeners, in all
+	came      int // listeners so far, including those that left
 }
 
 func newLive(op *admin.Admin, stopping context.Context, timeout time.Duration) *live {
@@ -232,7 +234,7 @@ func newLive(op *admin.Admin, stopping context.Context, timeout time.Duration) *
 	return l
 }
 
-// listen notes what a listener wants to be told of from now on.
+// listen records the queues that a listener wants events of from now on.
 func (l *live) listen(s *sink, i interest) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,7 +250,7 @@ func (l *live) leave(s *sink) {
 	delete(l.listeners, s)
 }
 
-// wanted returns what is to be looked at, and how many listeners have come.
+// wanted returns a filter of the queues that listeners want, and how many listeners have come so far.
 func (l *live) wanted() (in func(queue string) bool, came int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -258,8 +260,8 @@ func (l *live) wanted() (in func(queue string) bool, came int) {
 	}, l.came
 }
 
-// look returns what is in the queues that any listener wants to be told of, as of half a second ago at most: however many call,
-// Redis is asked twice a second, and once for each listener that comes.
+// look returns the state of the queues that listeners want, at most half a second old. For any number of listeners it
+// asks Redis twice a second at most, and once more for each new listener.
 func (l *live) look() *sight {
 	<-l.turn
 	defer func() { l.turn <- struct{}{} }()
@@ -268,7 +270,7 @@ func (l *live) look() *sight {
 	if l.last != nil && now.Sub(l.last.at) < sharedFor && l.last.asked == came {
 		return l.last
 	}
-	if l.last == nil || now.Sub(l.last.at) > 2*maxEach { // rates since then would mean nothing
+	if l.last == nil || now.Sub(l.last.at) > 2*maxEach { // a rate over such a time would be meaningless
 		l.watcher = l.op.Watcher()
 	}
 	ctx, cancel := context.WithTimeout(l.stopping, l.timeout)
@@ -287,7 +289,7 @@ func (l *live) look() *sight {
 	return seen
 }
 
-// sampled is a sample as listeners get it. What is old is what was seen while the queue could be looked at.
+// sampled is the JSON form of a sample. Old means that the queue could not be read now, and the values are older ones.
 type sampled struct {
 	admin.QueueSample
 	Old bool `json:"old,omitempty"`

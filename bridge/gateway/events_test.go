@@ -17,10 +17,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// listening is somebody who listens to events.
+// listening is a listener to events.
 type listening struct {
 	t      *testing.T
-	events chan event // closed at the end
+	events chan event // closed at the end of the stream
 	hangUp context.CancelFunc
 	status int
 	header http.Header
@@ -28,7 +28,7 @@ type listening struct {
 
 type event struct{ name, data string }
 
-// listens asks for events. Comments are events without a name.
+// listens opens a stream of events. Comments are returned as events without a name.
 func (r *rig) listens(token, query string) *listening {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(r.t.Context())
@@ -55,7 +55,7 @@ func (r *rig) listens(token, query string) *listening {
 				one.data = strings.TrimSpace(value)
 			case "":
 				if lines.Text() == "" && one.name == "" {
-					continue // behind what is no event
+					continue // the empty line after a field that is no event
 				}
 				l.events <- one
 				one = event{}
@@ -71,7 +71,7 @@ func (r *rig) listens(token, query string) *listening {
 	return l
 }
 
-// next returns the next event; "" has no name when the stream has ended.
+// next returns the next event, or the zero event when the stream has ended.
 func (l *listening) next() event {
 	l.t.Helper()
 	select {
@@ -83,7 +83,7 @@ func (l *listening) next() event {
 	}
 }
 
-// queues returns the names that the next event tells of, with what is scheduled there.
+// queues returns the names of the queues in the next event, each with its number of scheduled messages.
 func (l *listening) queues() string {
 	l.t.Helper()
 	e := l.next()
@@ -101,7 +101,7 @@ func (l *listening) queues() string {
 	return strings.Join(names, " ")
 }
 
-// Everybody is told of the queues that their token is for, again and again, until it is revoked.
+// A listener gets events about the queues that its token allows, until the token is revoked.
 func TestLiveStatsAreThoseOfTheToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -121,7 +121,7 @@ func TestLiveStatsAreThoseOfTheToken(t *testing.T) {
 		l    *listening
 		want string
 	}{{all, "a=1 b=1 shop.x=1"}, {some, "shop.x=1"}, {chosen, "b=1"}, {none, ""}} {
-		redistest.Eventually(t, time.Minute, func() (bool, string) { // a client registers a queue when it has answered
+		redistest.Eventually(t, time.Minute, func() (bool, string) { // a client registers a queue after its answer
 			got := c.l.queues()
 			return got == c.want, got + ", want " + c.want
 		})
@@ -145,8 +145,8 @@ func TestLiveStatsAreThoseOfTheToken(t *testing.T) {
 	}
 }
 
-// Listeners are bounded with those who wait, get a comment when there is nothing to tell, and go when the gateway stops or when
-// they hang up; what they ask for has limits.
+// Listeners count against MaxPolls together with waiting callers. They get a comment after a silence. Their streams
+// end when the gateway stops or the listener hangs up. Their parameters have limits.
 func TestLiveStatsEndAndAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls, c.MaxRequests = 1, 1 })
@@ -169,7 +169,7 @@ func TestLiveStatsEndAndAreBounded(t *testing.T) {
 		t.Errorf("%+v, want a comment", e)
 	}
 	r.do("GET", "/v1/events/stats", "").refused(http.StatusServiceUnavailable, typeBusy)
-	r.do("GET", "/v1/queues", "").want(http.StatusOK) // who listens takes no place of those who ask
+	r.do("GET", "/v1/queues", "").want(http.StatusOK) // a listener does not count against MaxRequests
 	first.hangUp()
 	var second *listening
 	redistest.Eventually(t, time.Minute, func() (bool, string) {
@@ -186,7 +186,7 @@ func TestLiveStatsEndAndAreBounded(t *testing.T) {
 	}
 }
 
-// However many listen, Redis is asked once for all of them, and what it does not say is told once.
+// All listeners share one read of Redis. An error of it is sent once.
 func TestListenersShareALook(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -212,10 +212,10 @@ func TestListenersShareALook(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	server.Start()
-	l.queues() // the next event: the problem was told once
+	l.queues() // the next event is stats again: the problem was sent once
 }
 
-// Whoever asked for one queue had Redis asked for all of them: 4,849 commands a second for one of 430.
+// Regression: a listener to one queue made the gateway read all of them: 4,849 commands a second for one of 430 queues.
 func TestOnlyQueuesThatAreWantedAreLookedAt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

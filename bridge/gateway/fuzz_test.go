@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// nobody lets no one in.
+// nobody is an Access that refuses every caller.
 type nobody struct{}
 
 func (nobody) Authenticate(context.Context, string) (*access.Grant, error) {
@@ -29,7 +29,7 @@ func (nobody) Take(context.Context, *access.Grant, access.Verb, int) (time.Durat
 func (nobody) GiveBack(context.Context, *access.Grant, access.Verb, int) {}
 func (nobody) Audit(*access.Grant, string, string, ...slog.Attr)         {}
 
-// closedGateway has no Redis: whatever touched it would panic.
+// closedGateway returns a gateway without Redis: a call to Redis would panic.
 func closedGateway(f *testing.F) *Gateway {
 	none := struct{ rueidis.Client }{}
 	g, err := New(Config{Redis: &bridge.Redis{Client: none, Blocking: none}, Access: nobody{}})
@@ -39,7 +39,7 @@ func closedGateway(f *testing.F) *Gateway {
 	return g
 }
 
-// Whatever stands in a path, a query or a header: an answer that is a problem, no redirect, and nobody is let in.
+// For any path, query and header, the answer is a problem, not a redirect, and the caller is refused.
 func FuzzRequest(f *testing.F) {
 	g := closedGateway(f)
 	for _, path := range []string{"/v1/queues/a/messages?in_ms=1", "/v1/queues/%2e%2e/stats", "//", "/v1/../x",
@@ -75,7 +75,7 @@ func unzippedBody(w *httptest.ResponseRecorder) []byte {
 	return text
 }
 
-// Whatever stands in a line is a message or a problem that names no payload.
+// Any line is a message, or gives a problem that shows no payload.
 func FuzzLine(f *testing.F) {
 	for _, line := range []string{`{"id":"a","payload":"x","in_ms":5}`, `{"payload":{"a":1}}`,
 		`{"payload_base64":"//4="}`, `[]`, `{"a`,
@@ -96,7 +96,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// Whatever a compressed body holds, a policy or a query: a value or an error.
+// Any compressed body, policy or query gives a value or an error.
 func FuzzBody(f *testing.F) {
 	f.Add(zipped(`{"max_attempts":3}`), "in_ms=5&id=a")
 	f.Add(`{"visibility_ms":null,"rate":"5/s"}`, "rate=1e3")

@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// Access says who may do what: an access.Store.
+// Access authenticates and limits callers, and writes the audit log. An access.Store implements it.
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
 	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
@@ -26,7 +26,7 @@ type Access interface {
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 
-// Bounds of what a gateway takes, where Config says nothing.
+// Defaults of Config.
 const (
 	DefaultMaxPayload  = 1 << 20
 	DefaultMaxRequests = 1000
@@ -34,60 +34,62 @@ const (
 	DefaultTimeout     = 10 * time.Second
 )
 
-// Config configures a Gateway. Redis is required, and Access.
+// Config configures a Gateway. Redis and Access are required.
 type Config struct {
 	Redis  *bridge.Redis
 	Prefix string // of all keys; default "duestream"
 	Access Access
 	Logger *slog.Logger // nil = discard
 
-	// Durability is the level that Redis has to confirm before the gateway answers a request that schedules, cancels or
-	// moves a message (see bridge.ClientConfig). Without a confirmation in time the answer is 503 "uncertain". The change
-	// is made all the same. The same request with the same ID waits for the confirmation again. Default bridge.Accepted.
+	// Durability is the level that Redis must confirm before the gateway answers a request that schedules, cancels or
+	// moves a message (see bridge.ClientConfig). Without a confirmation in time the answer is 503 "uncertain". The
+	// change is made all the same. The same request with the same ID waits for the confirmation again. Default
+	// bridge.Accepted.
 	Durability bridge.Durability
 
-	// AllowOldBridges accepts messages that a living bridge may not serve (see bridge.ClientConfig). It is for a rolling
+	// AllowOldBridges accepts messages that a live bridge may not serve (see bridge.ClientConfig). It is for a rolling
 	// upgrade from a release whose bridges serve keys but send no protocol level.
 	AllowOldBridges bool
 
-	Observer bridge.Observer // is told what becomes of messages; nil = nobody is
+	Observer bridge.Observer // gets events and durations of messages; nil = none
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
-	// MaxPolls are the callers that wait, or listen, at the same time; further ones get 503. Those of one token are at
-	// most a quarter of them, and a token may send as many streams of lines at the same time. Default 10,000.
+	// MaxPolls limits the callers that wait for messages or listen to events at the same time. Further ones get 503.
+	// One token may have a quarter of them, and may send as many streams of lines at the same time. Default 10,000.
 	MaxPolls int
-	// MaxRequests are answered at the same time; further ones get 503. For one token the bodies of a quarter of them are
-	// read at the same time, with 1 MiB for each of these and 64 MiB at least, and as many answers wait for whoever asked
-	// to take them. Default 1,000.
+	// MaxRequests limits the requests that are answered at the same time. Further ones get 503. One token may have a
+	// quarter of them in each of two states: bodies that are read, with 1 MiB of memory for each and at least 64 MiB,
+	// and answers that the caller has not yet read. Default 1,000.
 	MaxRequests int
-	Timeout     time.Duration // of a request, but for streams; default 10s
+	Timeout     time.Duration // of a request, except streams; default 10s
 }
 
-// Gateway answers HTTP requests with what bridge.Client and admin.Admin do. It keeps no state: any number may run side by side.
+// Gateway answers HTTP requests by calling bridge.Client, admin.Admin and pull.Puller. It stores nothing itself, so any
+// number may run side by side.
 type Gateway struct {
 	cfg     Config
 	client  *bridge.Client
 	op      *admin.Admin
 	log     *slog.Logger
 	mux     *http.ServeMux
-	bodies  share         // that are being read
-	bytes   share         // of bodies, that are kept while the rest of the body is read
-	streams share         // of lines, that are being read
-	answers share         // that are being written
-	busy    atomic.Int64  // requests that are answered, and do not wait for their caller or a message
-	waiting share         // that wait for a message, or listen
-	polls   chan struct{} // one for each caller that waits for a message, or listens
+	bodies  share         // bodies that are being read
+	bytes   share         // bytes in memory of bodies that are being read
+	streams share         // streams of lines that are being read
+	answers share         // answers that are being written
+	busy    atomic.Int64  // requests in progress that do not wait for their caller or for a message
+	waiting share         // callers that wait for a message or listen to events
+	polls   chan struct{} // holds one for each caller that waits for a message or listens to events
 	puller  *pull.Puller
 	live    *live
 	lmstfy  *lmstfy.Server // everything under /api/
 
-	stopping context.Context // ends all waiting
+	stopping context.Context // cancelled when the gateway stops; ends all waiting
 	stop     context.CancelFunc
-	pulled   sync.Once // somebody has asked for messages
-	asJobs   sync.Once // somebody has used lmstfy's API
+	pulled   sync.Once // starts the Puller at the first request for messages
+	asJobs   sync.Once // starts the loops of lmstfy's API at its first request
 	pulling  sync.WaitGroup
 
-	policy sync.Mutex // held from the look at a policy's ETag until it is written
+	policy sync.Mutex // held from the check of a policy's ETag until the policy is written
 }
 
 // New checks the configuration. Redis is not touched.
@@ -142,7 +144,7 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// Close ends all waiting for messages, and waits for what is being scheduled. End the server first.
+// Close ends all waiting for messages, and waits for calls in flight. Stop the server first.
 func (g *Gateway) Close() error {
 	g.stop()
 	g.pulled.Do(func() {})
@@ -151,10 +153,10 @@ func (g *Gateway) Close() error {
 	return g.client.Close()
 }
 
-// Handler returns what answers requests.
+// Handler returns the HTTP handler of the gateway.
 func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 
-// Bounds of what connections cost.
+// Bounds of a connection.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 30 * time.Second // streams renew it
@@ -162,9 +164,9 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// NewServer returns a server for a Gateway, with bounds on what a client may cost. It speaks HTTP/1.1, and HTTP/2 without TLS to
-// clients that begin with it. What Shutdown waits for ends by itself within the Timeout of the Gateway: who waits for a message
-// is told at once that there is none yet.
+// NewServer returns a server for a Gateway, with limits on time and memory for each connection. It speaks HTTP/1.1,
+// and HTTP/2 without TLS to clients that begin with it. Shutdown ends within the Timeout of the Gateway: callers that
+// wait for a message are answered at once, without one.
 func NewServer(g *Gateway) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// lineStream is a batch of lines whose end has not come.
+// lineStream is an unfinished batch of lines.
 type lineStream struct {
 	*rig
 	in  *io.PipeWriter
@@ -43,7 +43,7 @@ func (r *rig) streams(token string) *lineStream {
 	return s
 }
 
-// A token is looked at again for each part of a stream, and before a message is given to who has waited.
+// The token is checked again for each part of a stream, and before a waiting caller gets a message.
 func TestWhatLastsEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -67,7 +67,7 @@ func TestWhatLastsEndsWithItsToken(t *testing.T) {
 	})
 	r.do("POST", "/v1/queues/q/messages?id=m", "x").want(http.StatusCreated)
 	(<-waits).refused(http.StatusUnauthorized, typeToken)
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // it was given back, for the next one
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the message was released
 		a := r.do("GET", "/v1/queues/q/stats", "")
 		return strings.Contains(string(a.body), `"scheduled":1`), string(a.body)
 	})
@@ -79,7 +79,7 @@ func TestWhatLastsEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// A stream that waits for its caller takes no place from others.
+// A stream that waits for its caller does not count against MaxRequests.
 func TestIdleStreamsTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
@@ -92,7 +92,8 @@ func TestIdleStreamsTakeNoPlace(t *testing.T) {
 	})
 }
 
-// Nor does one that waits for its token's rate, which for some is an hour; and it ends with its token.
+// A stream that waits for its token's rate, perhaps for an hour, does not count against MaxRequests. It ends when the
+// token is revoked.
 func TestAStreamThatWaitsForItsRateTakesNoPlaceAndEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
@@ -112,7 +113,7 @@ func TestAStreamThatWaitsForItsRateTakesNoPlaceAndEndsWithItsToken(t *testing.T)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return r.g.busy.Load() == 0, "it still has a place" })
 }
 
-// What a few bytes can ask for is bounded, and bytes are taken as they are or not at all.
+// The cost of a small body is bounded. Payload bytes are stored unchanged, or refused.
 func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -127,8 +128,8 @@ func TestABatchIsBoundedAndKeepsItsBytes(t *testing.T) {
 	redistest.Want(t, "taken", len(r.given(r.do("POST", "/v1/queues/q/deliveries?group=g", ""))), 0)
 }
 
-// While a stream waits for its rate nobody notices that its caller hangs up: so it does not wait for long, and says what was not
-// taken. One whose parts come back soon goes on, however long it is.
+// While a stream waits for its rate the gateway does not notice that its caller hangs up. So it does not wait long,
+// and reports the line at which it stopped. A stream whose parts pass soon goes on, of any length.
 func TestAStreamDoesNotWaitLongForItsRate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.Timeout = 2 * time.Second })

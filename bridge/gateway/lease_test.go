@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// A delivery that is to be settled within a second came back after half a minute: until a queue had been watched for a whole
-// visibility timeout nothing was taken back. It is the same beside a delivery that takes its time, and on a queue that was idle
-// in between.
+// Regression: a delivery with a visibility timeout of a second was reclaimed only after half a minute, because a
+// bridge reclaimed nothing before it had watched the queue for a whole visibility timeout of the policy. The test
+// also has a longer delivery beside the short one, and a queue that was idle in between.
 func TestAShortLeaseComesBackInItsTime(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

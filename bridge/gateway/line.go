@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// line is a message as a caller writes it: an object of a batch, or the query of a message that is published alone. Its names are
-// those of the lines that the command schedules.
+// line is the JSON form of a message: an object of a batch. The query of a single message has the same names, and so
+// have the lines of `duestream schedule --file`.
 type line struct {
 	ID            string            `json:"id"`
 	Payload       json.RawMessage   `json:"payload"` // a string stands for its bytes, any other value for its text
@@ -41,7 +41,7 @@ func parseLine(text []byte) (m bridge.NewMessage, err error) {
 	if !strings.HasPrefix(strings.ToValidUTF8(string(text[:min(len(text), 1)]), ""), "{") {
 		return m, malformed("the line is not a JSON object")
 	}
-	if !utf8.Valid(text) { // a decoder would put other bytes in their place
+	if !utf8.Valid(text) { // the decoder would replace invalid bytes
 		return m, malformed("the line is not UTF-8: payload_base64 takes any bytes")
 	}
 	var l line
@@ -51,7 +51,7 @@ func parseLine(text []byte) (m bridge.NewMessage, err error) {
 	return l.message()
 }
 
-// shape keeps what says where an object is wrong, and nothing of what it holds.
+// shape returns the part of a decoding error that tells where an object is wrong, without any value in it.
 func shape(err error) string {
 	text := err.Error()
 	if field, _, found := strings.Cut(text, ":"); found && len(field) < 40 && !strings.ContainsAny(field, "\"'\\") {
@@ -63,7 +63,7 @@ func shape(err error) string {
 	return "it cannot be read"
 }
 
-// parseOptions reads the query of a message.
+// parseOptions reads a message's options from the query.
 func parseOptions(q query) (bridge.NewMessage, error) {
 	if len(q) == 0 {
 		return bridge.NewMessage{}, nil
@@ -105,7 +105,7 @@ func parseOptions(q query) (bridge.NewMessage, error) {
 	return l.message()
 }
 
-// message checks what package bridge could not tell from a value that is not there.
+// message converts the line, and refuses values that would look like missing ones to package bridge.
 func (l *line) message() (m bridge.NewMessage, err error) {
 	var errs []error
 	wrong := func(is bool, field, value, rule string) {
@@ -173,7 +173,7 @@ func (l *line) message() (m bridge.NewMessage, err error) {
 	return m, errors.Join(errs...)
 }
 
-// textOf returns what a string says, and any other value as it is written.
+// textOf returns the bytes of a JSON string, or the text of any other JSON value.
 func textOf(value json.RawMessage) []byte {
 	value = bytes.TrimSpace(value)
 	var text string

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// found is where a message is in its queue.
+// found lists the places of a message in its queue.
 type found struct {
 	Queue  string        `json:"queue"`
 	ID     string        `json:"id"`
@@ -25,7 +25,7 @@ func get(c *call) (int, any, error) {
 	return http.StatusOK, found{c.queue, c.id(), places}, err
 }
 
-// withdrawn is the answer to a cancel that also reaches what is ready or held.
+// withdrawn is the answer to a cancel with running=true.
 type withdrawn struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`
@@ -69,7 +69,7 @@ func reschedule(c *call) (int, any, error) {
 	return http.StatusOK, receipt{ID: c.id(), Due: due}, err
 }
 
-// mine returns the queues that the token is for.
+// mine returns the queues on which the token allows a verb.
 func (c *call) mine(verb access.Verb) ([]string, error) {
 	all, err := c.op.Queues(c.ctx)
 	return append([]string{}, slices.DeleteFunc(all, func(queue string) bool { return !c.grant.May(verb, queue) })...), err
@@ -80,13 +80,13 @@ func queues(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"queues": names}, err
 }
 
-// find looks in all queues that the token is for.
+// find looks for a message in all queues that the token allows.
 func find(c *call) (int, any, error) {
 	if err := lua.CheckID(c.id()); err != nil {
 		return 0, nil, err
 	}
 	names, err := c.mine(access.Operate)
-	if err == nil && len(names) == 0 { // none would mean all
+	if err == nil && len(names) == 0 { // an empty list would mean all queues
 		err = admin.ErrNotFound
 	}
 	if err != nil {
@@ -147,7 +147,7 @@ func consumers(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"consumers": append([]admin.Consumer{}, list...)}, err
 }
 
-// changed is what is said of something that may have been so already.
+// changed is the answer to a change that may already have been in force.
 type changed struct {
 	Changed bool `json:"changed"`
 }

@@ -8,7 +8,7 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
-// document answers with the OpenAPI document, which needs no token.
+// document answers with the OpenAPI document. It needs no token.
 func document(c *call) (int, any, error) {
 	if !c.answering(c.w, "") {
 		return 0, nil, errAnswers()

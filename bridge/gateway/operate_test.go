@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// fail has two messages of a queue become dead letters of group g.
+// fail makes two messages of a queue dead letters of group g.
 func (r *rig) fail(queue string) {
 	r.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r.r, Prefix: r.prefix, Queue: queue, Group: "g",
@@ -42,7 +42,8 @@ func (r *rig) fail(queue string) {
 	}
 }
 
-// The answer to a redrive came before its effect, by the milliseconds that a bridge takes. Here no bridge runs.
+// Regression: a redrive was answered milliseconds before a bridge had made the messages ready. No bridge runs in this
+// test.
 func TestRedrivenLettersAreThereWhenTheAnswerIs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -76,7 +77,7 @@ func TestDeadLettersAreListedMendedRedrivenAndPurged(t *testing.T) {
 	r.do("POST", one+"/redrive", "").refused(http.StatusNotFound, typeNotFound)
 	r.do("GET", one, "").refused(http.StatusNotFound, typeNotFound)
 
-	for _, method := range []string{"POST " + path + "/redrive", "DELETE " + path} { // that all are meant must be said
+	for _, method := range []string{"POST " + path + "/redrive", "DELETE " + path} { // all=true is required
 		verb, at, _ := strings.Cut(method, " ")
 		r.do(verb, at, "").refused(http.StatusUnprocessableEntity, typeInvalid).has(`"field":"all"`)
 	}
@@ -164,12 +165,12 @@ func TestRecurrencesAreKept(t *testing.T) {
 	r.do("PUT", path+"/n", `[]`, json).refused(http.StatusBadRequest, typeMalformed)
 }
 
-// Without Redis every route says that it is not available, when to come again, and nothing of where Redis is.
+// Without Redis every route answers 503 with Retry-After, and does not show the address of Redis.
 func TestAProblemTellsNothingThatIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	r := newRigAt(t, server.URL(), "duestream", func(c *Config) { c.Timeout = time.Second })
-	r.do("POST", "/v1/queues/orders/messages", "").want(http.StatusCreated) // its token is known from now on
+	r.do("POST", "/v1/queues/orders/messages", "").want(http.StatusCreated) // from now on the token is cached
 	server.Pause()
 	defer server.Resume()
 	for _, path := range []string{"POST /v1/queues/orders/messages", "GET /v1/queues/orders/stats", "GET /v1/queues"} {
@@ -211,7 +212,7 @@ func TestARequestKeepsItsSaneID(t *testing.T) {
 	}
 }
 
-// Further requests than the gateway takes at once are refused at once, and one that does not end is cut off.
+// Requests beyond MaxRequests are refused at once, and a request that does not end is cut off.
 func TestAGatewayTakesSoManyRequestsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 1 })
@@ -227,7 +228,7 @@ func TestAGatewayTakesSoManyRequestsAtOnce(t *testing.T) {
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return r.do("GET", "/v1/queues", "").status == http.StatusOK, "none is taken"
 	})
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // half a message is none
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // half a message is not stored
 		return r.do("GET", "/v1/queues/orders/stats", "").status == http.StatusNotFound, "there is such a queue"
 	})
 	s := NewServer(r.g)

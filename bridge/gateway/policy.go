@@ -46,14 +46,14 @@ func (c *call) policyNow() (json.RawMessage, error) {
 	return json.Marshal(p)
 }
 
-// etag names what stands in a text.
+// etag returns the entity tag of a text: a hash of it.
 func etag(text []byte) string {
 	sum := sha256.Sum256(text)
 	return `"` + hex.EncodeToString(sum[:12]) + `"`
 }
 
-// changePolicy changes what the body names. With If-Match it does so only to the policy that the caller has seen: two callers of
-// one gateway never both succeed with the same tag. Of several gateways, both may.
+// changePolicy changes the settings in the body. With If-Match it does so only if the policy is still the one that the
+// caller has read. Two callers of one gateway never both succeed with the same tag; callers of two gateways may.
 func changePolicy(c *call) (int, any, error) {
 	text, err := c.body(mostSettings)
 	if err != nil {
@@ -90,7 +90,8 @@ func matched(headers []string, tag string) bool {
 	return false
 }
 
-// parsePolicy reads settings by the names that an answer has; null has one follow the defaults again.
+// parsePolicy reads settings, by the names that readPolicy answers with. The value null resets a setting to the
+// default.
 func parsePolicy(text []byte) (u admin.PolicyUpdate, err error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return u, malformed("the body is not a JSON object")

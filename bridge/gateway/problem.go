@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 )
 
-// Types of problems: what a program branches on. They never change.
+// Types of problems, for programs to branch on. They never change.
 const (
 	typeMalformed    = "urn:duestream:problem:malformed"
 	typeInvalid      = "urn:duestream:problem:invalid"
@@ -37,7 +37,7 @@ const (
 	typeInternal     = "urn:duestream:problem:internal"
 )
 
-// problem is an error as RFC 9457 has it. Its texts are ours alone.
+// problem is an error in the form of RFC 9457. Its texts are all written here: none comes from another program.
 type problem struct {
 	Type    string `json:"type"`
 	Title   string `json:"title"`
@@ -45,13 +45,13 @@ type problem struct {
 	Detail  string `json:"detail,omitempty"`
 	Request string `json:"request_id,omitempty"`
 	fault
-	Errors []fault `json:"errors,omitempty"` // where more than one is wrong
+	Errors []fault `json:"errors,omitempty"` // all faults, if there are several
 
-	wait  time.Duration // Retry-After
-	cause error         // for its faults
+	wait  time.Duration // for the header Retry-After
+	cause error         // an error that names the faults
 }
 
-// fault says which field is wrong.
+// fault names a wrong field.
 type fault struct {
 	Field string `json:"field,omitempty"`
 	Value string `json:"value,omitempty"`
@@ -61,10 +61,10 @@ type fault struct {
 func (p *problem) Error() string { return p.Type + ": " + p.Detail }
 func (p *problem) Unwrap() error { return p.cause }
 
-// Is has lmstfy's API know what is refused because the gateway has enough to do.
+// Is makes errors.Is(err, lmstfy.ErrBusy) true for a refusal because a limit of the gateway is reached.
 func (p *problem) Is(target error) bool { return target == lmstfy.ErrBusy && p.Type == typeBusy } //nolint:errorlint // it is one
 
-// known says what becomes of errors that callers branch on, the first that fits.
+// known maps errors to problems. The first match counts.
 var known = []struct {
 	is     error
 	status int
@@ -97,7 +97,8 @@ var known = []struct {
 	{bridge.ErrUntrusted, http.StatusServiceUnavailable, typeUnavailable, "Redis is not available", time.Second},
 }
 
-// problemOf says what an error is to a caller. What is not known is told to the log alone.
+// problemOf returns the problem that a caller gets for an error. An unknown error becomes typeInternal, and only the
+// log shows it.
 func problemOf(err error) *problem {
 	p := &problem{}
 	if errors.As(err, &p) {
@@ -130,7 +131,7 @@ func tooLarge(limit int64) *problem {
 		fault: fault{Field: "body", Limit: sizeLimit(limit)}}
 }
 
-// blame names the fields that a tree of errors says are wrong.
+// blame adds the faults that a tree of errors names.
 func (p *problem) blame(err error) {
 	all := faults(err)
 	if len(all) == 0 {
@@ -151,7 +152,7 @@ func faults(err error) (all []fault) {
 	}
 	if one, ok := err.(*bridge.InvalidError); ok { //nolint:errorlint // the tree is walked here
 		f := fault{one.Field, one.Value, one.Rule}
-		if one.Field == "payload" || one.Field == "recurrence" { // its value is what nobody else may see
+		if one.Field == "payload" || one.Field == "recurrence" { // the value may be confidential
 			f.Value = ""
 		}
 		return []fault{f}
@@ -167,7 +168,7 @@ func faults(err error) (all []fault) {
 	return all
 }
 
-// failed answers with an error.
+// failed answers with the problem of an error, and logs an error of the server.
 func (w *reply) failed(c *call, err error) {
 	p := problemOf(err)
 	if p.Status >= http.StatusInternalServerError && c.r.Context().Err() == nil {
@@ -180,7 +181,7 @@ func (w *reply) failed(c *call, err error) {
 // problem answers with a problem.
 func (w *reply) problem(p *problem) {
 	if w.status != 0 {
-		return // a stream says it in its own way
+		return // a stream has begun, and reports the problem itself
 	}
 	p.Title, p.Request = http.StatusText(p.Status), w.id
 	if p.wait > 0 {

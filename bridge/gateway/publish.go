@@ -13,21 +13,22 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// keyWindow is for how long an Idempotency-Key is remembered, where dedup_ms says nothing.
+// keyWindow is how long an Idempotency-Key is remembered without dedup_ms.
 const keyWindow = 24 * time.Hour
 
-const headerPrefix = "Duestream-Header-" // as net/http writes it
+const headerPrefix = "Duestream-Header-" // in the canonical form of net/http
 
-// receipt is what is said of a message that was taken.
+// receipt is the answer for a stored message.
 type receipt struct {
 	ID        string    `json:"id,omitempty"`
 	Due       time.Time `json:"due,omitzero"`
 	Ready     bool      `json:"ready,omitempty"`
 	Replaced  bool      `json:"replaced,omitempty"`
-	Duplicate bool      `json:"duplicate,omitempty"` // a request with the same Idempotency-Key was there before
+	Duplicate bool      `json:"duplicate,omitempty"` // an earlier request had the same Idempotency-Key
 }
 
-// text is the JSON form of a receipt, as encode writes it: most answers are one. False: encode has to.
+// text returns the JSON form of a receipt, faster than encode, because most answers are receipts. It returns false
+// for a receipt that only encode can write.
 func (r receipt) text() ([]byte, bool) {
 	escaped := func(c rune) bool { return c < ' ' || c > '~' || c == '"' || c == '\\' }
 	if r.ID == "" || r.Due.Year() > 9999 || strings.ContainsFunc(r.ID, escaped) {
@@ -50,7 +51,7 @@ func (r receipt) text() ([]byte, bool) {
 	return append(b, "}\n"...), true
 }
 
-// publish takes the body as the payload of one message.
+// publish schedules one message. The body is its payload.
 func publish(c *call) (int, any, error) {
 	m, err := parseOptions(c.query)
 	if err != nil {
@@ -77,8 +78,8 @@ func publish(c *call) (int, any, error) {
 	return http.StatusCreated, receipt{ID: got.ID, Due: got.Due, Ready: got.Ready, Replaced: got.Replaced}, nil
 }
 
-// messageHeaders returns those of a request that are meant for the message. HTTP does not tell capitals apart, so names come in
-// small letters.
+// messageHeaders returns the headers of a request that are meant for the message. Their names are lower-cased, because
+// names of HTTP headers are not case-sensitive.
 func messageHeaders(h http.Header) (map[string]string, error) {
 	var headers map[string]string
 	for name, values := range h {
@@ -98,8 +99,8 @@ func messageHeaders(h http.Header) (map[string]string, error) {
 	return headers, nil
 }
 
-// idempotent gives a message an ID that follows from the name of the token and the key of the request, and a window in which that
-// ID is refused.
+// idempotent applies the header Idempotency-Key: it derives the message's ID from the token's name and the key, and
+// sets the dedup window of that ID. It reports whether the request has the header.
 func (c *call) idempotent(m *bridge.NewMessage) (bool, error) {
 	values := c.r.Header.Values("Idempotency-Key")
 	if len(values) == 0 {

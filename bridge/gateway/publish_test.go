@@ -174,7 +174,7 @@ func TestManyAreTakenWithAVerdictForEach(t *testing.T) {
 	r.do("POST", "/v1/queues/orders/batch", "\n", ndjsonType).want(http.StatusOK)
 }
 
-// Who writes a line and waits gets its verdict, while the request goes on.
+// A caller that writes a line and waits gets its verdict, while the request goes on.
 func TestAStreamAnswersEachLineAsItComes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -219,7 +219,8 @@ func TestAStreamAnswersEachLineAsItComes(t *testing.T) {
 	}
 }
 
-// The request was taken out of the rate before its messages, so a batch of more than the burst never went. Each message counts.
+// Regression: the request was charged to the rate before its messages, so a batch larger than the burst never passed.
+// Each message of a batch counts.
 func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -227,7 +228,7 @@ func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
 	for i, c := range []struct {
 		kind, body string
 		burst      int
-	}{ // the arrays first: a line waits for as long as it must
+	}{ // the arrays come first, because a stream of lines waits for its rate
 		{"application/json", three, 1},
 		{"application/json", three, 3},
 		{"application/x-ndjson", `{"payload":"a"}` + "\n", 1},
@@ -242,7 +243,7 @@ func TestABatchOfMoreThanTheBurstGoesWhenNothingWasAskedFor(t *testing.T) {
 	}
 }
 
-// A body that was refused, or that held nothing, cost nothing of the rate, however much there was to read of it.
+// Regression: a body that was refused or held no message was not charged to the rate, although reading it cost work.
 func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -259,15 +260,16 @@ func TestARefusedBatchCountsAgainstTheRate(t *testing.T) {
 			Queues: []string{"*"}, Rate: "1/h"})
 		got := r.do("POST", "/v1/queues/orders/batch", c.body, token, "Content-Type: "+c.kind)
 		redistest.Want(t, fmt.Sprintf("status of %q", c.body), got.status, c.status)
-		for _, body := range []string{"[}", strings.Repeat(" ", maxBodyParts+1)} { // which is not read
+		for _, body := range []string{"[}", strings.Repeat(" ", maxBodyParts+1)} { // not read: the rate is used up
 			r.do("POST", "/v1/queues/orders/batch", body, token, "Content-Type: application/json").refused(
 				http.StatusTooManyRequests, typeRate)
 		}
 	}
 }
 
-// Empty lines cost no rate and much work: 65 KB of gzip took twelve seconds of a processor. Some programs write a few between
-// messages. A line that is too long costs as many messages as it has lengths of one.
+// Regression: empty lines are not charged to the rate, but 65 KB of them in gzip took twelve seconds of processor
+// time. A few are allowed, because some programs write them between messages. A line that is too long is charged by
+// its length.
 func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -293,7 +295,7 @@ func TestEmptyAndEndlessLinesAreBounded(t *testing.T) {
 		floor := time.Since(began)
 		began = time.Now()
 		r.do("POST", path, packed, weak, ndjsonType, "Content-Encoding: gzip").want(http.StatusOK).has("more empty lines")
-		if took := time.Since(began); took > 20*floor+2*time.Second { // once it took eighty times as long to read them all
+		if took := time.Since(began); took > 20*floor+2*time.Second { // once it took eighty times as long
 			t.Errorf("%d bytes took %s, where unpacking all of them takes %s", len(lines), took, floor)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// integer reads a whole number, and the default where there is none.
+// integer reads a whole number between least and most. Without the parameter it returns otherwise.
 func (q query) integer(name string, otherwise, least, most int64) (int64, error) {
 	text, is := q[name]
 	if !is {
@@ -52,5 +52,5 @@ func (q query) rate(name string) (float64, error) {
 	return f, nil
 }
 
-// whole returns a value, and all errors of reading it.
+// whole returns a value with all errors of reading it joined.
 func whole[T any](value T, errs ...error) (T, error) { return value, errors.Join(errs...) }

@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// recurring is a recurrence, and what is known of it.
+// recurring is the JSON form of a recurrence and its state.
 type recurring struct {
 	Queue   string            `json:"queue"`
 	Name    string            `json:"name"`
@@ -46,7 +46,7 @@ func showRecurrence(c *call) (int, any, error) {
 	return http.StatusOK, newRecurring(s), err
 }
 
-// putRecurrence adds a recurrence, or changes the one of that name.
+// putRecurrence adds a recurrence, or replaces the one of that name.
 func putRecurrence(c *call) (int, any, error) {
 	text, err := c.body(mostSettings + 2*c.cfg.MaxPayload)
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 	"strings"
 )
 
-// mostAtOnce is how many bytes of a body are made room for before they are there.
+// mostAtOnce is the most memory, in bytes, that is allocated for a body before it has arrived.
 const mostAtOnce = 16 << 10
 
-// zipFrom is from how many bytes on an answer is worth being compressed.
+// zipFrom is the size in bytes from which an answer is compressed.
 const zipFrom = 1 << 10
 
-// reply is an answer, and what is known of its request.
+// reply is an answer, with its request.
 type reply struct {
 	http.ResponseWriter
 	g      *Gateway
 	r      *http.Request
-	body   *counted // of the request; nil = it has none, or is answered while it is read
+	body   *counted // the request's body; nil = none, or it is answered while it is read
 	id     string   // of the request
-	route  string   // "" where there is none
-	token  string   // name of the one that the answer counts for; "" = none
-	status int      // 0 until it was written
-	left   bool     // it was not written, because too many wait to be taken
+	route  string   // "" = none
+	token  string   // name of the token that the answer counts for; "" = none
+	status int      // 0 until the header was written
+	left   bool     // not written, because too many answers to the token wait to be read
 }
 
-// counted is a body, and how much of it was read.
+// counted is a request body that counts the bytes that were read.
 type counted struct {
 	io.ReadCloser
 	n int64
@@ -45,12 +45,12 @@ func (b *counted) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// WriteHeader notes the status.
+// WriteHeader records the status and writes the header.
 func (w *reply) WriteHeader(status int) {
 	if w.status == 0 && status >= 200 {
 		w.status = status
-		// net/http would read a body that nobody has read, before it writes a large answer, for as long as a request may
-		// take.
+		// Before a large answer net/http would read the rest of the request's body, until the read deadline. It does
+		// not if the connection is closed afterwards.
 		if status < http.StatusBadRequest && w.body != nil && w.body.n < w.r.ContentLength && w.r.ProtoMajor == 1 {
 			w.Header().Set("Connection", "close")
 		}
@@ -58,7 +58,7 @@ func (w *reply) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Write answers 200 unless something else was said.
+// Write writes a part of the answer's body, with status 200 if WriteHeader was not called.
 func (w *reply) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -71,7 +71,7 @@ func (w *reply) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError sends what was written. It is for http.ResponseController.
+// FlushError sends the bytes that were written. It is for http.ResponseController.
 func (w *reply) FlushError() error {
 	back, err := w.aside(0)
 	if err != nil {
@@ -81,22 +81,24 @@ func (w *reply) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// finish sends what net/http would send behind the handler, where it would count for nobody: the end of an answer over HTTP/2.
+// finish flushes an answer over HTTP/2. Otherwise net/http would send the end of it after the handler has returned,
+// when it no longer counts for a token.
 func (w *reply) finish() {
 	if w.status != 0 && w.r.ProtoMajor > 1 {
 		_ = w.FlushError()
 	}
 }
 
-// largeAnswer is from how many bytes on an answer over HTTP/1 counts for its token while it is written: a smaller one
-// fits into the buffers of the connection. Over HTTP/2 every answer counts, because its caller decides how much of it
-// is taken.
+// largeAnswer is the size in bytes from which an answer over HTTP/1 counts for its token while it is written. A
+// smaller one fits into the buffers of the connection. Over HTTP/2 every answer counts, because the caller's flow
+// control decides how much of it can be sent.
 const largeAnswer = 64 << 10
 
 var errLeft = errors.New("too many answers to this token wait to be read")
 
-// aside gives the place of this request to others while its caller takes so many bytes. Whoever has as many answers as it may
-// is told so in an answer. Over HTTP/2 that one may wait as well, so with twice as many the stream ends without any.
+// aside makes a write of size bytes count for the token instead of as busy, until back is called. A token that has
+// reached its limit of answers gets a refusal. Over HTTP/2 the refusal may wait to be read as well, so above twice
+// the limit the stream ends without an answer.
 func (w *reply) aside(size int) (back func(), err error) {
 	counts := size >= largeAnswer || w.r.ProtoMajor > 1
 	w.g.busy.Add(-1)
@@ -120,7 +122,8 @@ func (w *reply) aside(size int) (back func(), err error) {
 // Unwrap is for http.ResponseController.
 func (w *reply) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// json answers with a value, compressed if it is large and the caller takes that. A nil value is no body.
+// json answers with a value as JSON. A large answer is compressed if the caller accepts that. With a nil value the
+// answer has no body.
 func (w *reply) json(status int, value any) {
 	if value == nil {
 		w.WriteHeader(status)
@@ -130,7 +133,7 @@ func (w *reply) json(status int, value any) {
 	if err != nil {
 		panic(err) // a value of ours always has a JSON form
 	}
-	h := w.Header() // the names are as Set would write them
+	h := w.Header() // names in canonical form: assigning is faster than Set
 	if h["Content-Type"] == nil {
 		h["Content-Type"] = isJSON
 	}
@@ -148,7 +151,7 @@ func (w *reply) json(status int, value any) {
 	_, _ = w.Write(text)
 }
 
-// encode is json.Marshal that leaves < and > as they are, with a line end.
+// encode is json.Marshal that does not escape <, > and &, and adds a line end.
 func encode(value any) ([]byte, error) {
 	if r, is := value.(receipt); is {
 		if text, ok := r.text(); ok {
@@ -162,7 +165,7 @@ func encode(value any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// acceptsGzip reads Accept-Encoding: gzip is taken unless it has q=0.
+// acceptsGzip reports whether Accept-Encoding names gzip with a weight above 0.
 func acceptsGzip(values []string) bool {
 	for _, value := range values {
 		for one := range strings.SplitSeq(value, ",") {
@@ -178,7 +181,7 @@ func acceptsGzip(values []string) bool {
 	return false
 }
 
-// openBody has the body unpacked where it is compressed.
+// openBody makes reads of a compressed body return it decompressed.
 func (c *call) openBody() error {
 	switch encoding := c.r.Header.Get("Content-Encoding"); strings.ToLower(encoding) {
 	case "", "identity":
@@ -192,7 +195,7 @@ func (c *call) openBody() error {
 	return nil
 }
 
-// unzipped is a body that was compressed. Nothing is read before it is asked for.
+// unzipped decompresses a body. It reads nothing before the first Read.
 type unzipped struct {
 	body io.ReadCloser
 	z    *gzip.Reader
@@ -212,7 +215,7 @@ func (u *unzipped) Read(p []byte) (n int, err error) {
 
 func (u *unzipped) Close() error { return u.body.Close() }
 
-// body reads the whole body, of so many bytes at most after it was unpacked.
+// body reads the whole body. It fails if the body, decompressed, has more than most bytes.
 func (c *call) body(most int) ([]byte, error) {
 	if size := c.r.ContentLength; size > int64(most) && c.r.Header.Get("Content-Encoding") == "" {
 		return nil, tooLarge(int64(most))
@@ -237,8 +240,8 @@ func (c *call) body(most int) ([]byte, error) {
 	return text, err
 }
 
-// read reads the body, up to so many bytes. One whose length is told is read into a slice of that size, if it is not so large
-// that a caller who does not send it would be given memory for nothing.
+// read reads at most most bytes of the body. A body of known length is read into a slice of that size, unless it is
+// larger than mostAtOnce: a caller could announce a large body and never send it.
 func (c *call) read(most int) ([]byte, error) {
 	size := c.r.ContentLength
 	if size < 0 || size >= int64(most) || size > mostAtOnce || c.r.Header.Get("Content-Encoding") != "" {
@@ -249,7 +252,7 @@ func (c *call) read(most int) ([]byte, error) {
 	return text, err
 }
 
-// malformed is a request that cannot be read.
+// malformed returns the problem of a request that cannot be read.
 func malformed(detail string, args ...any) error {
 	return &problem{Type: typeMalformed, Status: http.StatusBadRequest, Detail: fmt.Sprintf(detail, args...)}
 }

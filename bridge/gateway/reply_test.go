@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The form of a receipt that is written by hand is that of encoding/json, or it is left to it.
+// receipt.text writes the same bytes as encoding/json, or leaves the receipt to it.
 func TestReceiptsLookAsIfJSONHadWrittenThem(t *testing.T) {
 	type plain receipt
 	due := time.UnixMilli(1_800_000_000_120)

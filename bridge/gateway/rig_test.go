@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// described is the document as an independent reader has it.
+// described is the OpenAPI document, as an independent library reads it.
 var described = sync.OnceValues(func() (routers.Router, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(openAPI)
 	if err != nil {
@@ -39,7 +39,7 @@ func init() {
 	openapi3filter.RegisterBodyDecoder("application/problem+json", openapi3filter.JSONBodyDecoder)
 }
 
-// rig is a gateway that listens, with a token for everything. Each answer is held against the document.
+// rig is a listening gateway, with a token for everything. Each answer is checked against the OpenAPI document.
 type rig struct {
 	t      *testing.T
 	g      *Gateway
@@ -120,7 +120,7 @@ func (r *rig) allow(token access.Token) string {
 	return secret
 }
 
-// answer is what came back.
+// answer is an answer of the gateway.
 type answer struct {
 	t      *testing.T
 	status int
@@ -128,7 +128,8 @@ type answer struct {
 	body   []byte
 }
 
-// do asks, and checks the answer against the document, and the request too where it succeeded. Headers are "Name: value".
+// do sends a request, and checks the answer against the document; if it succeeded, the request as well. Headers are
+// "Name: value".
 func (r *rig) do(method, path, body string, headers ...string) answer {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, r.base+path, strings.NewReader(body))
@@ -155,7 +156,7 @@ func (r *rig) do(method, path, body string, headers ...string) answer {
 	return a
 }
 
-// hold compares with the document.
+// hold checks a request and its answer against the document.
 func (r *rig) hold(req *http.Request, body string, a answer) {
 	r.t.Helper()
 	router, err := described()
@@ -204,7 +205,7 @@ func (a answer) want(status int) answer {
 	return a
 }
 
-// refused is want for a problem of a type.
+// refused fails the test unless the answer is a problem of a type.
 func (a answer) refused(status int, kind string) answer {
 	a.t.Helper()
 	a.want(status)

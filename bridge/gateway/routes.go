@@ -12,19 +12,20 @@ import (
 
 var methods = []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete}
 
-// route is one thing that can be asked for. Its names in the query stand behind a ? in the table, so that no other is taken.
+// route is an operation of the API. A request with a parameter that is not in query is refused.
 type route struct {
 	name, method, pattern string
-	verb                  access.Verb // what the token must be for; "" = no token is needed
-	query                 string      // names, with spaces between
+	verb                  access.Verb // that the token must allow; "" = no token is needed
+	query                 string      // names of parameters, separated by spaces
 	handler               handler
-	all                   bool // it belongs to no queue: the token must be for all
-	audit                 bool // an operator's deed
-	stream                bool // has no end of its own
-	counts                bool // takes what it asks for out of the token's rate itself, or nothing
+	all                   bool // it belongs to no queue: the token needs the pattern *
+	audit                 bool // it is logged as an operator's action
+	stream                bool // it may run longer than Config.Timeout
+	counts                bool // the handler itself charges the token's rate, or the route costs nothing
 }
 
-// handler answers 200 or another status with a value that JSON shows, or it fails. One that writes itself returns zero.
+// handler returns a status and a value to answer with as JSON, or an error. If it writes the answer itself it returns
+// zeros.
 type handler func(*call) (status int, body any, err error)
 
 const (
@@ -34,7 +35,7 @@ const (
 	recurrencePath = queuePath + "/recurrences/{id}"
 )
 
-// routes is all that there is. It is filled when the program starts, because handlers read it.
+// routes holds all routes. It is filled in init because handlers read it.
 var routes []route
 
 func init() { routes = table() }
@@ -119,10 +120,10 @@ func table() []route {
 	}
 }
 
-// query holds what stands behind the ? of an address.
+// query holds the parameters of a request.
 type query map[string]string
 
-// parseQuery takes names that the route knows, each once.
+// parseQuery reads the parameters. It refuses names that the route does not know, and a name that is given twice.
 func parseQuery(raw, names string) (query, error) {
 	if raw == "" {
 		return nil, nil

@@ -65,7 +65,7 @@ func TestTheDocumentAndTheTableHoldTheSameRoutes(t *testing.T) {
 	}
 }
 
-// Everything that a token may not do is refused, and leaves Redis as it was.
+// Every operation that a token does not allow is refused, and leaves Redis unchanged.
 func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -78,7 +78,7 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 		verbs := slices.DeleteFunc(access.Verbs(), func(v access.Verb) bool { return v == verb })
 		other[verb] = r.allow(access.Token{Name: "not-" + string(verb), Verbs: verbs, Queues: []string{"*"}})
 	}
-	queuetest.EventuallyRegistered(t, r.r.Client, r.prefix, "orders", "1") // a client may do so when it has answered
+	queuetest.EventuallyRegistered(t, r.r.Client, r.prefix, "orders", "1") // a client may register it after its answer
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		return !strings.Contains(r.keys(), ":seen "), "the client has not forgotten its call yet"
 	})
@@ -107,7 +107,7 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 		for _, token := range []string{other[one.verb], elsewhere} {
 			a := r.do(one.method, path, body, kind, "Authorization: Bearer "+token)
 			switch one.name {
-			case "list queues": // shows what the token is for
+			case "list queues": // shows only the queues that the token allows
 				if a.want(http.StatusOK); string(a.body) != "{\"queues\":[]}\n" {
 					t.Errorf("a token that is for nothing here sees %s", a.body)
 				}
@@ -136,7 +136,7 @@ func TestNoRouteDoesAnythingWithoutTheRightToken(t *testing.T) {
 	}
 }
 
-// keys returns all keys of the prefix with what they hold.
+// keys returns all keys of the prefix, with their values.
 func (r *rig) keys() string {
 	r.t.Helper()
 	c := r.r.Client
@@ -151,7 +151,7 @@ func (r *rig) keys() string {
 			continue
 		}
 		text, err := c.Do(r.t.Context(), c.B().Dump().Key(name).Build()).ToString()
-		if rueidis.IsRedisNil(err) { // gone since
+		if rueidis.IsRedisNil(err) { // deleted meanwhile
 			continue
 		}
 		if err != nil {

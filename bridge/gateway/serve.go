@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// call is a request that is allowed.
+// call is a request, with its grant once the token was checked.
 type call struct {
 	*Gateway
 	ctx   context.Context
@@ -32,25 +32,26 @@ type call struct {
 	secret string // of the token
 }
 
-// id returns a part of the path, decoded.
+// id returns the {id} of the path, decoded.
 func (c *call) id() string { return c.r.PathValue("id") }
 
-// serve does what all requests need, before anything is known of them.
+// serve handles every request: it sets headers, limits the number of requests, recovers panics and passes the request
+// on.
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	out := &reply{ResponseWriter: w, g: g, r: r, id: requestID(r.Header)}
 	if r.ContentLength > 0 {
 		out.body = &counted{ReadCloser: r.Body}
-		r = r.WithContext(r.Context()) // net/http goes by the body of its own request
+		r = r.WithContext(r.Context()) // a copy: net/http needs the body of its own request unchanged
 		r.Body = out.body
 	}
 	began := time.Now()
-	h := out.Header() // the names are as Set would write them
+	h := out.Header() // names in canonical form: assigning is faster than Set
 	h["X-Request-Id"] = []string{out.id}
 	h["X-Content-Type-Options"] = noSniff
 	h["Cache-Control"] = noStore
 	if len(r.TransferEncoding) > 0 {
-		// A Content-Length beside it is not shown by net/http. A proxy that goes by that one takes what stands behind the last
-		// chunk for a part of this request: it must not be read as another one.
+		// net/http hides a Content-Length beside Transfer-Encoding. A proxy that uses the Content-Length may take bytes
+		// after the last chunk for a part of this request. So do not read them as another request.
 		h.Set("Connection", "close")
 	}
 	defer func() {
@@ -61,7 +62,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			g.log.Error("a request made the gateway panic", slog.String("request", out.id),
 				slog.String("panic", fmt.Sprintf("%T", p)), slog.String("stack", string(debug.Stack())))
 			if out.status != 0 {
-				panic(http.ErrAbortHandler) // what was begun must not look whole
+				panic(http.ErrAbortHandler) // a partial answer must not look complete
 			}
 			out.problem(&problem{Type: typeInternal, Status: http.StatusInternalServerError})
 		}
@@ -93,7 +94,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.mux.ServeHTTP(out, r)
 }
 
-// Values of headers that all answers have.
+// Values of headers that many answers have.
 var (
 	noSniff     = []string{"nosniff"}
 	noStore     = []string{"no-store"}
@@ -101,7 +102,7 @@ var (
 	variesByZip = []string{"Accept-Encoding"}
 )
 
-// answered tells the log of a request, if it takes such lines.
+// answered logs a request, at level debug.
 func (g *Gateway) answered(w *reply, took time.Duration) {
 	if g.log.Enabled(context.Background(), slog.LevelDebug) {
 		g.log.Debug("answered", slog.String("request", w.id), slog.String("method", w.r.Method),
@@ -109,7 +110,8 @@ func (g *Gateway) answered(w *reply, took time.Duration) {
 	}
 }
 
-// cleanPath says whether every part of a path stands for itself. Others would be redirected, or be another path to a proxy.
+// cleanPath reports whether a path has only plain parts: none that is empty, . or .., or not UTF-8. Go's mux would
+// redirect such a path, and a proxy might read it as another path.
 func cleanPath(u *url.URL) bool {
 	path, found := strings.CutPrefix(u.EscapedPath(), "/")
 	if !found {
@@ -124,7 +126,7 @@ func cleanPath(u *url.URL) bool {
 	return true
 }
 
-// requestID takes the caller's ID of a request if it can stand in a log line, and makes one if not.
+// requestID returns the caller's ID of a request if it is safe for a log line, else a new one.
 func requestID(h http.Header) string {
 	id := h.Get("X-Request-Id")
 	sane := func(r rune) bool {
@@ -136,7 +138,7 @@ func requestID(h http.Header) string {
 	return id
 }
 
-// unknown answers where no route is.
+// unknown answers a request that matches no route.
 func (g *Gateway) unknown(w *reply, r *http.Request) {
 	var allowed []string
 	for _, method := range methods {
@@ -155,7 +157,7 @@ func (g *Gateway) unknown(w *reply, r *http.Request) {
 		Detail: "this path takes " + strings.Join(allowed, ", ")})
 }
 
-// answer finds out who asks, whether they may, and has the route answer.
+// answer checks the token and the parameters of a request, and calls the handler of its route.
 func (g *Gateway) answer(one route, w *reply, r *http.Request) {
 	w.route = one.method + " " + one.pattern
 	c := &call{Gateway: g, ctx: r.Context(), w: w, r: r, queue: r.PathValue("queue")}
@@ -221,7 +223,8 @@ func (g *Gateway) allow(one route, c *call) error {
 	return c.take(one.verb, 1)
 }
 
-// authenticate takes up what the token is for now. What lasts asks again: meanwhile the token may have been revoked.
+// authenticate gets the current grant of the token. Long requests call it again, because the token may have been
+// revoked meanwhile.
 func (c *call) authenticate() error {
 	grant, err := c.cfg.Access.Authenticate(c.ctx, c.secret)
 	if errors.Is(err, access.ErrRefused) {
@@ -233,7 +236,7 @@ func (c *call) authenticate() error {
 	return err
 }
 
-// mayAnswer refuses a request whose token does not take its answers.
+// mayAnswer returns an error if too many answers to the token wait to be read.
 func (c *call) mayAnswer() error {
 	if !c.answering(c.w, c.grant.Name()) {
 		return errAnswers()
@@ -241,7 +244,7 @@ func (c *call) mayAnswer() error {
 	return nil
 }
 
-// take counts what is asked for against the token's rate.
+// take charges n to the token's rate, and returns an error if the rate does not allow n now.
 func (c *call) take(verb access.Verb, n int) error {
 	wait, err := c.cfg.Access.Take(c.ctx, c.grant, verb, n)
 	if err == nil && wait > 0 {
@@ -263,7 +266,7 @@ func forbidden(verb access.Verb) error {
 		Detail: "the token is not for this: it takes the verb " + string(verb) + " on all that is asked for"}
 }
 
-// retryAfter rounds up to whole seconds.
+// retryAfter returns a wait in whole seconds, rounded up.
 func retryAfter(wait time.Duration) string {
 	return strconv.Itoa(max(1, int(math.Ceil(wait.Seconds()))))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// slowly sends a text as it is and then a byte each 100 ms, and returns when the other end has closed the connection, with what
-// it said. A connection that is not cut within a time fails the test.
+// slowly sends a text at once and then a byte each 100 ms, until the other end closes the connection. It returns the
+// answer. The test fails if the connection is not closed within the given time.
 func slowly(t *testing.T, addr, text string, within time.Duration) string {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -49,8 +49,8 @@ func slowly(t *testing.T, addr, text string, within time.Duration) string {
 	return string(said)
 }
 
-// Who sends a request byte by byte is cut off, and holds nobody else up meanwhile: neither with headers, nor with a body behind a
-// token that is good or bad. Nothing of it is done.
+// A caller that sends a request byte by byte is cut off, and delays no other caller: neither with slow headers, nor
+// with a slow body, with a good or a bad token. Its request has no effect.
 func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 80 })
@@ -58,7 +58,7 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	if s.ReadHeaderTimeout != 5*time.Second || s.ReadTimeout != 30*time.Second || s.IdleTimeout != time.Minute {
 		t.Fatalf("the bounds are %v, %v, %v", s.ReadHeaderTimeout, s.ReadTimeout, s.IdleTimeout)
 	}
-	s.ReadTimeout = 6 * time.Second // of bodies: a test should not take 30 s
+	s.ReadTimeout = 6 * time.Second // of bodies, shorter than the usual 30 s
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	addr := socket.Addr().String()
 	const publish = "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\n"
 	good := publish + "Authorization: Bearer " + r.token + "\r\n"
-	kinds := map[string]struct { // by what is sent at once
+	kinds := map[string]struct { // by the text that is sent at once
 		clients int
 		status  string // "" = none
 	}{
@@ -124,7 +124,8 @@ func TestSlowClientsAreCutOffAndHoldNobodyUp(t *testing.T) {
 	r.do("GET", "/v1/queues", "").want(http.StatusOK).has(`{"queues":[]}`)
 }
 
-// A token of another queue, with bodies that do not end, took all places: everybody got 503 for half a minute.
+// Regression: endless bodies of a token for another queue took all of MaxRequests. All callers got 503 for half a
+// minute.
 func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests = 40 })
@@ -152,7 +153,7 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 		close(ended)
 	}()
 	began, served := time.Now(), 0
-	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // while Redis is asked for the token each has a place
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) { // while the token is looked up each request is busy
 		return r.g.bodies.full("weak") && r.g.busy.Load() <= 10, "bodies are not read yet"
 	})
 	for going := true; going; {
@@ -173,8 +174,8 @@ func TestBodiesOfOneTokenHoldNobodyElseUp(t *testing.T) {
 	r.do("POST", "/v1/queues/other/messages?in_ms=3600000", "x", "Authorization: Bearer "+weak).want(http.StatusCreated)
 }
 
-// asks sends a request over a connection of its own that hardly takes an answer, and returns it once the answer has
-// begun.
+// asks sends a request over a connection of its own with a small receive buffer, and returns the connection once the
+// answer has begun.
 func asks(t *testing.T, addr, request string) net.Conn {
 	t.Helper()
 	small := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
@@ -199,7 +200,7 @@ func asks(t *testing.T, addr, request string) net.Conn {
 	return conn
 }
 
-// Callers who asked for a large message and did not read it took all places: everybody got 503 for 40 s.
+// Regression: callers that did not read large answers took all of MaxRequests. All callers got 503 for 40 s.
 func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	t.Parallel()
 	const places = 16
@@ -231,8 +232,8 @@ func TestAnswersThatNobodyReadsHoldNobodyElseUp(t *testing.T) {
 	r.do("GET", large, "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// Over HTTP/2 a caller says how much of an answer it takes. Answers below 64 KiB that nobody read were bounded by
-// nothing: a token of one queue had 7,000 of them written at the same time.
+// Regression: over HTTP/2 the caller's flow control decides how much of an answer is sent. Unread answers below 64
+// KiB were not bounded: one token had 7,000 of them in writing.
 func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -272,8 +273,8 @@ func TestAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", message, "").want(http.StatusOK)
 }
 
-// net/http keeps an answer below 4 KiB until the handler has ended, and sends it over HTTP/2 behind that: nobody
-// counted those that nobody took. 40 connections without a token had 10,000 of them wait, in 130 MB.
+// Regression: net/http buffers an answer below 4 KiB until the handler has returned, and over HTTP/2 sends it after
+// that. Unread ones were not counted: 40 connections without a token had 10,000 answers waiting, in 130 MB.
 func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -286,7 +287,7 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 		transport := &http.Transport{Protocols: protocols, DisableCompression: true,
 			HTTP2: &http.HTTP2Config{MaxReceiveBufferPerConnection: 64 << 10}}
 		left, bodies := 0, []io.Closer(nil)
-		for range 2000 { // the first ones fit into what the connection may hold
+		for range 2000 { // the first answers fit into the connection's flow-control window
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.base+path, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -317,7 +318,7 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", "/v1/queues/other/messages/one", "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// An answer to who had waited for hours could wait to be taken for as many.
+// Regression: after a wait of hours, the caller had as many hours to read the answer.
 func TestAnAnswerIsTakenInTimeHoweverLongItsCallerHasWaited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxRequests, c.Timeout = 4, time.Second })
@@ -352,7 +353,7 @@ func TestAnAnswerIsTakenInTimeHoweverLongItsCallerHasWaited(t *testing.T) {
 	})
 }
 
-// line is a stream of lines, with a line that does not end yet.
+// line starts a stream of lines with an unfinished line.
 func (r *rig) line(token string, size int) (more *io.PipeWriter, said <-chan string) {
 	r.t.Helper()
 	body, more := io.Pipe()
@@ -396,7 +397,8 @@ func (r *rig) want(said <-chan string, text string) {
 	}
 }
 
-// Streams of lines were counted by nobody: 400 of one token, each with 2 KB of gzip that was one long line, took 1.4 GB.
+// Regression: streams of lines were not limited: 400 of one token, each with 2 KB of gzip for one long line, took 1.4
+// GB.
 func TestStreamsOfLinesOfOneTokenAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls = 8 })
@@ -437,14 +439,14 @@ func TestBytesOfBodiesOfOneTokenAreBounded(t *testing.T) {
 	r.do("POST", "/v1/queues/other/messages?id=one", large).want(http.StatusCreated)
 	end(one)
 	r.want(first, `200 {"line":1,"id":`)
-	for i := range 5 { // what was read is given back
+	for i := range 5 { // the bytes no longer count
 		r.do("POST", fmt.Sprint("/v1/queues/other/messages?id=later-", i), large, as).want(http.StatusCreated)
 	}
 	redistest.Want(t, "kept", len(r.g.bytes.of), 0)
 }
 
-// A body that never came behind a request for a large answer, as for the document, which needs no token, held a place
-// for half a minute: before the answer it was read.
+// Regression: a request whose body never arrived was busy for half a minute, because net/http read the body before a
+// large answer. No token was needed for that: the OpenAPI document is such an answer.
 func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -454,7 +456,7 @@ func TestALargeAnswerDoesNotWaitForABodyThatNobodyNeeds(t *testing.T) {
 		began := time.Now()
 		body := "Content-Length: 100000\r\n\r\n"
 		if strings.Contains(path, "timeout") {
-			body += strings.Repeat("x", 70_000) // net/http reads only a part of it before it answers
+			body += strings.Repeat("x", 70_000) // net/http reads only a part of it before the answer
 		}
 		asks(t, strings.TrimPrefix(r.base, "http://"),
 			"GET "+path+" HTTP/1.1\r\nHost: x\r\nX-Token: "+r.token+"\r\nAuthorization: Bearer "+r.token+"\r\n"+body)

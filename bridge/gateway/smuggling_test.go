@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// raw sends bytes to the gateway, and returns all that comes until it closes the connection.
+// raw sends bytes to the gateway, and returns everything that it sends until it closes the connection.
 func (r *rig) raw(text string) string {
 	r.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(r.base, "http://"))
@@ -34,8 +34,8 @@ func (r *rig) raw(text string) string {
 
 var statusLine = regexp.MustCompile(`(?m)^HTTP/1\.[01] ([0-9]{3})`)
 
-// Whoever stands before a gateway and reads a request otherwise than we do must not have another one smuggled past it: what is
-// not clear gets one answer, nothing behind it is read as a request, and nothing is changed.
+// A proxy may read an ambiguous request differently than the gateway. So that no request can be smuggled past it, an
+// ambiguous request gets one answer, the bytes after it are not read as a request, and nothing is changed.
 func TestNothingIsSmuggled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -79,7 +79,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 			if len(all) != 1 {
 				t.Fatalf("%d answers:\n%s", len(all), got)
 			}
-			lax := strings.HasPrefix(what, "both") && all[0][1] == strconv.Itoa(http.StatusCreated) // it goes by the chunks
+			lax := strings.HasPrefix(what, "both") && all[0][1] == strconv.Itoa(http.StatusCreated) // reads chunks
 			if all[0][1] != strconv.Itoa(c.status) && !lax {
 				t.Errorf("status %s, want %d:\n%s", all[0][1], c.status, got)
 			}
@@ -91,7 +91,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	r.do("GET", "/v1/queues/victim/messages/kept", "").want(http.StatusOK).has(`"scheduled"`)
 }
 
-// Chunks are read as they are, and only as they are: what came in one request is one payload, and the connection ends behind it.
+// A chunked request is exactly its chunks: they are one payload, and the connection ends after them.
 func TestAChunkedRequestIsTheLastOfItsConnection(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -18,10 +18,10 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// BenchmarkDrainAndDeliver takes turns without and with metrics, and without and with a history: 20,000 messages, from the moment
-// that all are due until all are handled and acknowledged. on/off is the throughput with it in relation to that without,
-// cpu-off/on the same for processor time, of this process and the server, which others on the machine disturb less. Both are
-// medians; the first pair warms up.
+// BenchmarkDrainAndDeliver measures 20,000 messages from the moment when all are due until all are acknowledged. It
+// alternates runs without and with metrics, and without and with a history. on/off is the ratio of the throughputs.
+// cpu-off/on is the ratio of the processor times of this process and the server, which other programs on the machine
+// disturb less. Both are medians; the first pair warms up.
 func BenchmarkDrainAndDeliver(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) { drainAndDeliver(b, true, false) })
 	b.Run("history", func(b *testing.B) { drainAndDeliver(b, false, true) })
@@ -57,7 +57,7 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// processorTime is what this process and the server have used.
+// processorTime returns the processor time that this process and the server have used.
 func processorTime(b *testing.B, r *bridge.Redis) (used time.Duration) {
 	var own syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
@@ -131,7 +131,7 @@ func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told boo
 	return took
 }
 
-// BenchmarkEvents is what telling an event costs.
+// BenchmarkEvents measures the cost of reporting an event.
 func BenchmarkEvents(b *testing.B) {
 	s := metrics.New(metrics.Config{}).Of(observe.Worker, "q", "g")
 	b.Run("count", func(b *testing.B) {

@@ -1,6 +1,6 @@
 package metrics
 
-// counterHelp says what the counters count, and what they are told apart by.
+// counterHelp lists the counters, each with its help text and its labels.
 var counterHelp = []struct {
 	name, help string
 	labels     []string

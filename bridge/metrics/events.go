@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// timeBuckets are the classic buckets of all times, on which rules and boards stand.
+// timeBuckets are the classic buckets of all durations. Alerting rules and dashboards depend on them.
 var timeBuckets = []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 30, 60, 300, 900, 3600}
 
 var (
@@ -20,7 +20,7 @@ var (
 	attemptBuckets = []float64{1, 2, 3, 5, 10, 20, 40}
 )
 
-// counted are the counters of events: the metric that counts them, and its reason.
+// counted maps an event to the counter that counts it, and to its reason label.
 var counted = [observe.Events]struct{ name, reason string }{
 	observe.Enqueued: {name: "enqueued"}, observe.EnqueuedReady: {name: "enqueued_ready"}, observe.Duplicate: {name: "duplicates"},
 	observe.Cancelled: {name: "cancelled"}, observe.Rescheduled: {name: "rescheduled"},
@@ -47,13 +47,13 @@ var counted = [observe.Events]struct{ name, reason string }{
 	observe.Redriven: {name: "redriven"}, observe.Purged: {name: "purged"},
 }
 
-// batches are the events of which one call may bring many, and what duestream_batch_messages calls them.
+// batches are the events that may come in batches, with their label in duestream_batch_messages.
 var batches = [observe.Events]string{
 	observe.Enqueued: "enqueued", observe.Drained: "drained", observe.Acking: "acknowledged", observe.Failing: "failed",
 	observe.Reclaimed: "reclaimed", observe.Freed: "freed",
 }
 
-// parts are the events of each part: what a bridge never does, no bridge shows as 0.
+// parts lists the events of each part, so that a bridge shows no zeros for events that only a worker has.
 var parts = [...]struct{ process, queue, group []observe.Event }{
 	observe.Client: {queue: []observe.Event{
 		observe.Enqueued, observe.EnqueuedReady, observe.Duplicate, observe.Cancelled, observe.Rescheduled,
@@ -76,7 +76,7 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 	observe.Operator: {queue: []observe.Event{observe.Redriven, observe.Purged}},
 }
 
-// events counts what happens.
+// events holds the metrics that count events: counters, histograms and the gauge of abandoned handlers.
 type events struct {
 	names    *names
 	holders  []holder
@@ -138,7 +138,7 @@ func newEvents(n *names, withNative bool) *events {
 	return e
 }
 
-// of returns the series of a queue and group, always the same one while they have their labels.
+// of returns the series of a queue and group. It is always the same series while they keep their labels.
 func (e *events) of(part observe.Part, queue, group string) *series {
 	key := seriesKey{part: part}
 	if queue != "" {
@@ -155,7 +155,7 @@ func (e *events) of(part observe.Part, queue, group string) *series {
 	return e.ofKey(key)
 }
 
-// ofKey is of for labels, under mu.
+// ofKey returns the series with the given labels. The caller holds mu.
 func (e *events) ofKey(key seriesKey) *series {
 	s := e.series[key]
 	if s == nil {
@@ -197,7 +197,7 @@ func timeLabels(event observe.Event, key seriesKey) []string {
 	return []string{key.queue, key.group}
 }
 
-// errorKinds are the kinds that errors of Redis are counted by. What a server answers for want of a group or a key is none.
+// errorKinds are the kinds by which errors of Redis are counted. A missing group or key does not count as an error.
 var errorKinds = []struct {
 	name string
 	kind error
@@ -208,7 +208,7 @@ var errorKinds = []struct {
 
 const timeoutKind = "timeout"
 
-// call takes the end of a call to Redis.
+// call records a call to Redis that has ended.
 func (e *events) call(script string, took time.Duration, err error) {
 	if err != nil {
 		e.count(err)
@@ -220,7 +220,7 @@ func (e *events) call(script string, took time.Duration, err error) {
 	o := e.script[script]
 	e.mu.RUnlock()
 	if o == nil {
-		o = e.scripts.with(script) // its names are those of our own files
+		o = e.scripts.with(script) // bounded: script names are those of our own files
 		e.mu.Lock()
 		e.script[script] = o
 		e.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// family holds what is counted for one metric, by labels. What belongs to a queue or group can be put away, and comes back as it
-// was: a counter that began anew could be taken for one that went on.
+// family holds the series of one metric by labels. The series of a queue or group can be put away, and come back later
+// with their old values: a counter that starts again from 0 could be mistaken for one that continued.
 type family[T any] struct {
 	desc   *prometheus.Desc
 	labels []string
@@ -26,7 +26,7 @@ func newFamily[T any](name, help string, labels []string, one func() *T) *family
 		all: map[labelValues]*T{}, away: map[labelValues]*T{}}
 }
 
-// with returns the one with these labels, always the same one.
+// with returns the series with these labels, always the same one.
 func (f *family[T]) with(labels ...string) *T {
 	var key labelValues
 	copy(key[:], labels)
@@ -57,14 +57,15 @@ func (f *family[T]) putAway(p pair) {
 	}
 }
 
-// forget forgets what was put away.
+// forget drops the series that were put away.
 func (f *family[T]) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.away)
 }
 
-// each calls do for all that are there. It holds no lock meanwhile: who collects may be slow, and those that count must not wait.
+// each calls do for every shown series. It holds no lock meanwhile, because collecting may be slow and counting must
+// not wait for it.
 func (f *family[T]) each(do func(one *T, labels []string)) {
 	f.mu.Lock()
 	all := maps.Clone(f.all)
@@ -77,21 +78,22 @@ func (f *family[T]) each(do func(one *T, labels []string)) {
 // Describe implements prometheus.Collector.
 func (f *family[T]) Describe(out chan<- *prometheus.Desc) { out <- f.desc }
 
-// holder is what shows series that belong to queues and groups.
+// holder is a collector whose series of a queue or group can be put away.
 type holder interface {
 	prometheus.Collector
 	putAway(pair)
 	forget()
 }
 
-// levels are the series of one gauge that goes up and down by events.
+// levels are the series of one gauge that events raise and lower.
 type levels struct{ *family[atomic.Int64] }
 
 func newLevels(name, help string, labels []string) levels {
 	return levels{newFamily(name, help, labels, func() *atomic.Int64 { return new(atomic.Int64) })}
 }
 
-// Collect implements prometheus.Collector. What went up under one label may go down under "other", so none is shown below zero.
+// Collect implements prometheus.Collector. A gauge may be raised under one label and lowered under "other", so negative
+// values are shown as zero.
 func (l levels) Collect(out chan<- prometheus.Metric) {
 	l.each(func(one *atomic.Int64, labels []string) {
 		out <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(max(0, one.Load())), labels...)

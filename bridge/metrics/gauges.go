@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// gauge is one of the metrics of the state.
+// gauge is a metric of the state that a scrape reads.
 type gauge int
 
 const (
@@ -91,7 +91,7 @@ func gaugeDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("duestream_"+name, help, labels, nil)
 }
 
-// gauges are the values of one read: many queues may share a label.
+// gauges are the values of one read. Several queues may share the label "other", so values are added or compared.
 type gauges struct {
 	names  *names
 	values map[gaugeKey]float64
@@ -123,7 +123,7 @@ func (g *gauges) least(of gauge, v float64, labels ...string) {
 	}
 }
 
-// metrics returns the values. The labels of each are as many as its gauge has.
+// metrics returns the values as metrics, each with the labels of its gauge.
 func (g *gauges) metrics() []prometheus.Metric {
 	all := make([]prometheus.Metric, 0, len(g.values))
 	for k, v := range g.values {
@@ -141,7 +141,7 @@ var labelCount = map[gauge]int{
 	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
 }
 
-// knows takes what the bridges know without asking Redis.
+// knows records the values that the bridges have without asking Redis.
 func (g *gauges) knows(bridges []*servedBridge) {
 	for _, b := range bridges {
 		s := b.Status()
@@ -159,7 +159,7 @@ func (g *gauges) knows(bridges []*servedBridge) {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// holds takes what the partitions of the bridges hold.
+// holds records the state of the bridges' partitions.
 func (g *gauges) holds(states []inspect.PartitionState) {
 	g.set(gaugeUnreadable, 0)
 	for _, s := range states {
@@ -194,7 +194,7 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 			g.holdsFor(s, one)
 		}
 	}
-	for _, s := range states { // behind all groups that are there: those have labels first
+	for _, s := range states { // after all existing groups, which get labels first
 		if s.Err != nil {
 			continue
 		}
@@ -210,7 +210,7 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 
 func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	queue, group := g.names.labels(s.Queue, of.Name)
-	if group == "" { // the label of no group
+	if group == "" { // "" is the label for dead letters of no group
 		group = other
 	}
 	g.add(gaugeLag, float64(of.Lag), queue, group)
@@ -228,16 +228,16 @@ func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	if of.Retrying >= 0 {
 		g.add(gaugeRetrying, float64(of.Retrying), queue, group)
 	}
-	if s.Partition == 0 { // a consumer reads all partitions, and is to be counted once
+	if s.Partition == 0 { // a consumer reads all partitions, but counts once
 		g.add(gaugeConsumers, float64(of.Consumers), queue, group)
 		g.add(gaugeConsumersIdle, float64(of.IdleConsumers), queue, group)
 	}
 }
 
-// mostNodes bounds the servers of a cluster that have labels.
+// mostNodes bounds the number of a cluster's servers that have labels.
 const mostNodes = 100
 
-// readRedis asks the servers how they are.
+// readRedis asks the servers for INFO, and records memory, safety and clock.
 func (g *gauges) readRedis(ctx context.Context, bridges []*servedBridge) {
 	up, asked := 1.0, map[string]bool{}
 	for _, b := range bridges {
@@ -254,7 +254,7 @@ func (g *gauges) readRedis(ctx context.Context, bridges []*servedBridge) {
 			}
 			g.redis(node, info)
 			if us := info.Number("server_time_usec"); us > 0 {
-				here := asking.Add(time.Since(asking) / 2) // it told its time between question and answer
+				here := asking.Add(time.Since(asking) / 2) // the server read its clock between request and answer
 				g.set(gaugeClock, time.UnixMicro(us).Sub(here).Seconds(), node)
 			}
 		}

@@ -7,12 +7,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// histogram counts values in classic buckets. Unlike that of client_golang it takes many equal values at the cost of one, and one
-// at half the cost: a drain brings a thousand of the same lateness.
+// histogram counts values in classic buckets. Unlike the histogram of client_golang it records many equal values at the
+// cost of one, and one value at half the cost: a drain has a thousand messages of the same lateness.
 type histogram struct {
 	bounds []float64
-	counts []atomic.Uint64 // one more than bounds: the last one is for what is above all
-	sum    atomic.Uint64   // bits of a float64: foreign due times may be decades late, and whole numbers would overflow
+	counts []atomic.Uint64 // one more than bounds; the last is for values above all bounds
+	sum    atomic.Uint64   // bits of a float64: a foreign due time may be decades late, and an integer would overflow
 }
 
 func (h *histogram) observe(v float64, n int) {
@@ -29,10 +29,10 @@ func (h *histogram) observe(v float64, n int) {
 	}
 }
 
-// observer takes n equal values.
+// observer records n equal values.
 type observer interface{ observe(v float64, n int) }
 
-// native is a histogram of client_golang, for native buckets beside the classic ones.
+// native is a client_golang histogram, which has native buckets beside the classic ones.
 type native struct{ prometheus.Observer }
 
 func (o native) observe(v float64, n int) {
@@ -44,7 +44,7 @@ func (o native) observe(v float64, n int) {
 // histograms are the series of one histogram.
 type histograms struct {
 	*family[histogram]
-	native *prometheus.HistogramVec // nil unless native ones are wanted
+	native *prometheus.HistogramVec // nil without Config.NativeHistograms
 }
 
 func newHistograms(name, help string, bounds []float64, labels ...string) *histograms {
@@ -53,7 +53,7 @@ func newHistograms(name, help string, bounds []float64, labels ...string) *histo
 	})}
 }
 
-// with returns the one with these labels, always the same one.
+// with returns the histogram with these labels, always the same one.
 func (h *histograms) with(labels ...string) observer {
 	if h.native != nil {
 		return native{h.native.WithLabelValues(labels...)}
@@ -61,7 +61,7 @@ func (h *histograms) with(labels ...string) observer {
 	return h.family.with(labels...)
 }
 
-// putAway implements holder. Native ones are forgotten: they tell by themselves that they began anew.
+// putAway implements holder. Native histograms are deleted: they carry the time of their start, so a reset is seen.
 func (h *histograms) putAway(p pair) {
 	h.family.putAway(p)
 	if h.native == nil || len(h.labels) == 0 || h.labels[0] != "queue" {
@@ -74,8 +74,8 @@ func (h *histograms) putAway(p pair) {
 	h.native.DeletePartialMatch(of)
 }
 
-// Collect implements prometheus.Collector. What is observed meanwhile may be in the sum and not in a bucket yet, or the other way
-// round, until the next scrape.
+// Collect implements prometheus.Collector. A value that is recorded meanwhile may be in the sum and not yet in a
+// bucket, or the other way round, until the next scrape.
 func (h *histograms) Collect(out chan<- prometheus.Metric) {
 	if h.native != nil {
 		h.native.Collect(out)

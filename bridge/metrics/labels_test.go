@@ -14,11 +14,12 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// pass has the clock of a bubble go on: nobody waits.
+// pass advances the fake clock of a synctest bubble.
 func pass(d time.Duration) { <-time.After(d) }
 
-// A bridge that lived for long enough had seen 200 queues, and showed no new one for the rest of its life. What comes back goes
-// on where it ended: from 100 to 0 and then to 150 between two scrapes would look like 50.
+// Regression: a bridge that had seen 200 queues showed no new queue for the rest of its life. A series that comes
+// back continues at its old value: a counter that goes from 100 to 0 and then to 150 between two scrapes would look
+// like +50.
 func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +56,7 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 		says("50 minutes later", map[string]float64{"drained_total{queue=a}": 100, "drained_total{queue=b}": 2,
 			"drained_total{queue=other}": 11, "other_queues": 1})
 
-		pass(50 * time.Minute) // nothing of a for 100 minutes; of b for 50
+		pass(50 * time.Minute) // a was not used for 100 minutes, b for 50
 		of("c").Add(observe.Drained, 4)
 		says("a is gone", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
 			"drained_total{queue=other}": 11, "other_queues": 0})
@@ -63,7 +64,7 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 			t.Error("the group of a is there, and its queue is not")
 		}
 
-		a.Add(observe.Drained, 3) // by who has kept it
+		a.Add(observe.Drained, 3) // through a series that was kept
 		says("a counts as other", map[string]float64{"drained_total{queue=b}": 2, "drained_total{queue=c}": 4,
 			"drained_total{queue=other}": 14})
 
@@ -77,7 +78,7 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	})
 }
 
-// A queue that lost its label, and of which something is counted again by who has kept its series, has it back when one is free.
+// A queue that lost its label gets it back if one is free, when something is counted through a series that was kept.
 func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 		b.Add(observe.Delivered, 5)
 		scrape(t, m)
 		pass(2 * time.Hour)
-		m.Of(observe.Worker, "c", "g") // both lose theirs, and one is free
+		m.Of(observe.Worker, "c", "g") // a and b lose their labels, and one is free
 		a.Add(observe.Delivered, 1)
 		scrape(t, m)
 		a.Add(observe.Delivered, 1)
@@ -97,7 +98,7 @@ func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 	})
 }
 
-// Whoever writes dead letters for a thousand groups that do not exist took the labels from those that do.
+// Regression: dead letters of a thousand groups that do not exist took the labels of existing groups.
 func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -133,7 +134,7 @@ func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 	redistest.Want(t, "letters of others, beside groups", others, 5)
 }
 
-// A scrape whose reader is slow kept all that count something new waiting.
+// Regression: a slow reader of a scrape blocked the counting of new series.
 func TestNobodyWaitsForASlowScrape(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{})

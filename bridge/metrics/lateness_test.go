@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// buckets returns how many values of a histogram are at or below some bounds, in seconds, and their sum.
+// buckets returns how many values of a histogram are at or below each of some bounds, in seconds, and the sum of all
+// values.
 func buckets(t testing.TB, c prometheus.Collector, name string, bounds ...float64) (below []uint64, sum float64) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -40,8 +41,8 @@ func buckets(t testing.TB, c prometheus.Collector, name string, bounds ...float6
 	return below, sum
 }
 
-// What was due a minute ago is a minute late, at the bridge and at the handler; what is drained on time is not. On a cluster the
-// time is that of the last heartbeat.
+// A message that was due a minute ago counts as a minute late, at the bridge and at the handler. A message that is
+// drained on time does not count as late. On a cluster the time is that of the last heartbeat.
 func TestLatenessIsFromTheDueTime(t *testing.T) {
 	t.Parallel()
 	for name, url := range map[string]func(t *testing.T) string{

@@ -1,17 +1,18 @@
-// Package metrics shows Prometheus what clients, bridges and workers do, and what queues hold. docs/METRICS.md names every
-// metric.
+// Package metrics exports metrics for Prometheus: the events of clients, bridges and workers, and the state of queues.
+// docs/METRICS.md lists every metric.
 //
 //	m := metrics.New(metrics.Config{})
 //	prometheus.MustRegister(m)
 //	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Observer: m})
 //
-// One Metrics serves all clients, workers and bridges of a process that belong to one Redis and prefix.
+// One Metrics serves all clients, workers and bridges of a process that share one Redis and prefix.
 //
 // Invariants:
-//   - Names, help and units are as promtool wants them, and all are in docs/METRICS.md (TestNamesAreCleanAndDocumented).
-//   - However many queues and groups there are, and whatever they are called, the number of series is bounded
+//   - promtool accepts all names, help texts and units, and all metrics are in docs/METRICS.md
+//     (TestNamesAreCleanAndDocumented).
+//   - The number of series is bounded, for any number of queues and groups and for any names
 //     (TestNamesBeyondTheBoundAreOther, TestNamesThatNoLabelCanHoldAreOther).
-//   - A scrape ends in time, with no old value for the state, whatever Redis does (TestScrapeWithoutRedis).
+//   - A scrape ends in time even if Redis hangs, and shows no stale value of the state (TestScrapeWithoutRedis).
 //   - No event allocates (TestEventsDoNotAllocate).
 package metrics
 
@@ -34,22 +35,23 @@ const (
 	DefaultTimeout   = 4 * time.Second
 )
 
-// Config configures a Metrics. The zero value will do.
+// Config configures a Metrics. The zero value is valid.
 type Config struct {
-	// MaxQueues is how many queues have series of their own, those that are met first; all others are counted together as
-	// "other". Default 200. Too high: each queue of a bridge costs Prometheus about 40 series, and each group of a worker 100.
+	// MaxQueues is how many queues have series of their own: the first that are seen. All others are counted together
+	// as "other". Default 200. Each queue of a bridge costs Prometheus about 40 series, and each group of a worker
+	// 100.
 	MaxQueues int
-	// MaxGroups is the same for pairs of queue and group. Default 1,000.
+	// MaxGroups is the same limit for pairs of queue and group. Default 1,000.
 	MaxGroups int
-	// NativeHistograms adds native histograms to the classic ones. Prometheus before 3 that has them switched on stores such a
-	// metric as native only: rules on its buckets find nothing then.
+	// NativeHistograms adds native histograms to the classic ones. A Prometheus before version 3 with native histograms
+	// enabled stores such a metric only as native: rules on its classic buckets then find nothing.
 	NativeHistograms bool
-	// Timeout is how long a scrape waits for Redis. Default 4s. It must be below the scrape timeout of Prometheus, which is 10s
-	// by default, or a slow Redis takes all metrics away.
+	// Timeout is how long a scrape waits for Redis. Default 4s. It must be shorter than the scrape timeout of
+	// Prometheus (10s by default). Otherwise the whole scrape fails while Redis is slow.
 	Timeout time.Duration
-	// Logger is told once when the state cannot be read, and when it can again. Nil: discard.
+	// Logger gets one line when the state can no longer be read, and one when it can be read again. Nil: discard.
 	Logger *slog.Logger
-	// Version is that of the program, in duestream_build_info. Default: that of duestream in it.
+	// Version is the program's version in duestream_build_info. Default: the version of duestream in the program.
 	Version string
 }
 
@@ -62,8 +64,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Metrics collects what happens in this process, and reads at each scrape what the queues hold that its bridges own. It is a
-// bridge.Observer and a prometheus.Collector, and safe for concurrent use.
+// Metrics counts the events of this process. At each scrape it also reads the state of the queues that the bridges of
+// the process own. It is a bridge.Observer and a prometheus.Collector, and safe for concurrent use.
 type Metrics struct {
 	cfg    Config
 	names  *names
@@ -77,7 +79,7 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// New returns a Metrics. It is to be registered, and given to what it is to observe as their Observer.
+// New returns a Metrics. Register it with Prometheus, and set it as the Observer of clients, bridges and workers.
 func New(cfg Config) *Metrics {
 	cfg = cfg.withDefaults()
 	m := &Metrics{cfg: cfg, names: newNames(cfg.MaxQueues, cfg.MaxGroups)}
@@ -110,12 +112,12 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	m.state.Describe(out)
 }
 
-// Collect implements prometheus.Collector. It reads the state of the queues that bridges of this process own, within
-// Config.Timeout; scrapes at the same time share one read.
+// Collect implements prometheus.Collector. It reads the state of the queues that the bridges of this process own,
+// within Config.Timeout. Concurrent scrapes share one read.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	out <- m.build
 	m.names.refresh()
-	m.state.Collect(out) // before the rest: it may meet names
+	m.state.Collect(out) // first, because it may assign labels to new names
 	m.events.Collect(out)
 	m.names.Collect(out)
 }

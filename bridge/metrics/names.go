@@ -11,20 +11,20 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// other is the label of all queues, and of all groups, beyond those that have labels of their own.
+// other is the shared label of all queues and groups without a label of their own.
 const other = "other"
 
-// mostOthers is how many names beyond the bound are told apart, only to say how many they are.
+// mostOthers bounds the names without a label that are counted, for duestream_other_queues and duestream_other_groups.
 const mostOthers = 100_000
 
-// Labels go back when there are none left for others.
+// When no label is free, unused ones are taken back.
 const (
-	goneAfter  = time.Hour // without a sign of the queue or group
-	triesEvery = 10 * time.Second
+	goneAfter  = time.Hour        // a label unused for so long may be taken back
+	triesEvery = 10 * time.Second // how often unused labels are looked for
 )
 
-// names gives queues and groups their labels, so that there are never more than a process was told to have, and none that
-// Prometheus cannot hold: client_golang fails a whole scrape for one label that is not UTF-8.
+// names assigns labels to queues and groups. It keeps within the configured bounds, and refuses names that a label
+// cannot hold: client_golang fails a whole scrape for one label that is not UTF-8.
 type names struct {
 	seed                 maphash.Seed
 	maxQueues, maxGroups int
@@ -32,22 +32,22 @@ type names struct {
 	otherGroups          *prometheus.Desc
 	events               *events
 
-	mu             sync.RWMutex // before that of events
+	mu             sync.RWMutex // lock it before events.mu
 	queues         map[string]*name
 	groups         map[pair]*name
-	beyond, others map[uint64]bool // queues and groups, by hash
-	tried          time.Time       // to give labels back
+	beyond, others map[uint64]bool // hashes of the queues and of the groups without a label
+	tried          time.Time       // when unused labels were last looked for
 }
 
 // name is a queue or group that has a label.
 type name struct {
-	seen    atomic.Int64 // when there was a sign of it: Unix seconds
-	letters bool         // it is the group of dead letters, and nothing else is known of it
+	seen    atomic.Int64 // last use, Unix seconds
+	letters bool         // known only as a group of dead letters
 }
 
 type pair struct{ queue, group string }
 
-// holds says whether a queue and a group belong to it: without a group, all of the queue do.
+// holds reports whether a queue and group belong to the pair. A pair without a group holds all groups of its queue.
 func (p pair) holds(queue, group string) bool {
 	return queue == p.queue && (p.group == "" || group == p.group)
 }
@@ -62,7 +62,7 @@ func newNames(maxQueues, maxGroups int) *names {
 	}
 }
 
-// labels returns the labels of a queue and a group, which may be "". Both are there: that keeps them from going to others.
+// labels returns the labels of a queue and a group, which may be "". It counts as a use of both labels.
 func (n *names) labels(queue, group string) (queueLabel, groupLabel string) {
 	now := time.Now()
 	n.mu.RLock()
@@ -80,7 +80,7 @@ func (n *names) labels(queue, group string) (queueLabel, groupLabel string) {
 	return n.assign(now, queue, group)
 }
 
-// see notes a sign of a queue and a group.
+// see records a use of the labels of a queue and a group.
 func (n *names) see(now time.Time, p pair) {
 	if q := n.queues[p.queue]; q != nil {
 		q.seen.Store(now.Unix())
@@ -119,8 +119,8 @@ func (n *names) assign(now time.Time, queue, group string) (queueLabel, groupLab
 	return queue, group
 }
 
-// ofLetters returns the label of a group that dead letters name. It gets one of its own where one is free, until a group needs it
-// that is there.
+// ofLetters returns the label of a group that dead letters name. The group gets a label if one is free, and loses it
+// when an existing group needs one.
 func (n *names) ofLetters(queue, group string) string {
 	p := pair{queue, group}
 	n.mu.Lock()
@@ -160,7 +160,8 @@ func (n *names) roomForGroup(now time.Time) bool {
 	return false
 }
 
-// refresh sees for which queues and groups something was counted. Those that lost their labels get them again if there are any.
+// refresh records a use of the labels under which something was counted. Queues and groups that lost their labels and
+// were counted as other get labels again if some are free.
 func (n *names) refresh() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -179,7 +180,7 @@ func (n *names) look(now time.Time) {
 	}
 }
 
-// giveBack takes the labels of queues and groups of which nothing was seen for long.
+// giveBack frees the labels that were not used for goneAfter.
 func (n *names) giveBack(now time.Time) {
 	if now.Sub(n.tried) < triesEvery {
 		return

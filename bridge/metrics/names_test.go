@@ -21,7 +21,8 @@ var (
 	tableRow  = regexp.MustCompile("(?m)^\\| `(duestream_[a-z_]*)` \\| ([a-z]+) \\| ([a-z, –]+) \\|")
 )
 
-// Rules and boards are written against docs/METRICS.md: what is there is here, with the same labels and type, and nothing else.
+// Alerting rules and dashboards rely on docs/METRICS.md: it lists exactly the metrics of this package, with their
+// labels and types.
 func TestNamesAreCleanAndDocumented(t *testing.T) {
 	t.Parallel()
 	document, err := os.ReadFile("../../docs/METRICS.md")
@@ -52,7 +53,7 @@ func TestNamesAreCleanAndDocumented(t *testing.T) {
 	}
 }
 
-// What promtool would complain of, client_golang's own linter does, too. The types are those of the document.
+// The linter of client_golang has the same rules as promtool. The types are those in docs/METRICS.md.
 func TestMetricsPassTheLinter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -98,7 +99,7 @@ func everyPart(m *metrics.Metrics, queue, group string) {
 	m.Of(observe.Bridge, "", "")
 }
 
-// A queue for each tenant would take Prometheus down, and nobody would see the others either.
+// Without a bound, a queue for each tenant would overload Prometheus.
 func TestNamesBeyondTheBoundAreOther(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{MaxQueues: 3, MaxGroups: 4})
@@ -129,7 +130,7 @@ func TestNamesBeyondTheBoundAreOther(t *testing.T) {
 	}
 }
 
-// One label that is not UTF-8 would fail the whole scrape. A queue that is called other is not told from the others.
+// One label that is not UTF-8 would fail the whole scrape. A queue called "other" is counted with the other queues.
 func TestNamesThatNoLabelCanHoldAreOther(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -158,7 +159,7 @@ func TestNamesThatNoLabelCanHoldAreOther(t *testing.T) {
 	redistest.Want(t, "other queues", got["other_queues"], 4)
 }
 
-// Native histograms are beside the classic ones, and off unless asked for.
+// Native histograms are added to the classic ones, and are off by default.
 func TestNativeHistogramsAreOptIn(t *testing.T) {
 	t.Parallel()
 	for _, native := range []bool{false, true} {
@@ -195,14 +196,15 @@ func TestEventsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// A wrapped client that nobody observes is the client itself.
+// Without an observer, wrapping a client returns the client itself.
 func TestWithoutObserverNothingIsWrapped(t *testing.T) {
 	if c := observe.Wrap(nil, nil); c != nil || observe.Of(nil, observe.Client, "q", "") != nil {
 		t.Error("something is made for nobody")
 	}
 }
 
-// A foreign producer that schedules in seconds makes messages that are 56 years late: their sum stays a number that grows.
+// Messages of a foreign producer with due times in seconds are 56 years late. The sum of such latenesses must not
+// overflow.
 func TestDecadesOfLatenessAddUp(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{})

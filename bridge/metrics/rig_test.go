@@ -20,7 +20,7 @@ const patience = 30 * time.Second
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// rig is a prefix on a server, with parts that are observed by one Metrics.
+// rig is a prefix on a server, with a Metrics that observes its client, bridge and worker.
 type rig struct {
 	*testing.T
 	metrics *metrics.Metrics
@@ -90,7 +90,7 @@ func (r *rig) do(words ...string) {
 	}
 }
 
-// scrape returns all values by name and labels, as lag{q,g}; of a histogram its count.
+// scrape returns all values by name and labels, as lag{q,g}. The value of a histogram is its count.
 func (r *rig) scrape() map[string]float64 {
 	r.Helper()
 	return scrape(r, r.metrics)

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// ofState are the names that a scrape must not show when it could not read the state.
+// ofState returns the names that a scrape must not show when it could not read the state.
 func ofState(values map[string]float64) (found []string) {
 	for name := range values {
 		for _, one := range []string{"scheduled", "overdue", "ready", "entries", "lag", "pending", "dead{", "held", "consumers"} {
@@ -31,7 +31,8 @@ func ofState(values map[string]float64) (found []string) {
 	return found
 }
 
-// Redis away, or hung: the scrape ends in time, shows what the process counted, and no old state. Then all is there again.
+// While Redis is away or hangs, a scrape ends in time, shows the counters of the process, and no stale state.
+// Afterwards everything is shown again.
 func TestScrapeWithoutRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -59,7 +60,7 @@ func TestScrapeWithoutRedis(t *testing.T) {
 			t.Errorf("%s: up %v %t, state %v", outage.name, up, told, ofState(got))
 		}
 		redistest.Want(t, outage.name+": enqueued", got["enqueued_total{queue=q}"], 1)
-		if outage.name == "refused" { // until a heartbeat noticed
+		if outage.name == "refused" { // wait until a heartbeat has noticed
 			redistest.Eventually(t, patience, func() (bool, string) {
 				got = r.scrape()
 				return got["errors_total{kind=unavailable}"] > 0 && time.Since(began) > 1500*time.Millisecond, fmt.Sprint(got)
@@ -74,8 +75,8 @@ func TestScrapeWithoutRedis(t *testing.T) {
 	})
 }
 
-// A user that may not look is told so by up; one that may not run MEMORY USAGE and ZSCAN lacks two figures, and one that may not
-// run INFO those of the server.
+// If the user may not read the queues, up is 0. Without MEMORY USAGE and ZSCAN two figures are missing. Without INFO
+// the figures of the server are missing.
 func TestScrapeWithFewRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -127,7 +128,7 @@ func served(c rueidis.Client, prefix string, partitions ...string) observe.Serve
 		Status: func() observe.Status { return observe.Status{Owned: len(partitions)} }}
 }
 
-// gated is a client whose calls wait, without regard for their contexts, and then fail.
+// gated is a client whose calls block, ignore their contexts, and then fail.
 type gated struct {
 	rueidis.Client
 	gate  chan struct{}
@@ -146,7 +147,7 @@ func (g *gated) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueidis.
 	return replies
 }
 
-// Scrapes at the same time share one read, and a client that does not keep to its deadline takes none of them away.
+// Concurrent scrapes share one read. All of them end even if the client ignores its deadline.
 func TestConcurrentScrapesShareARead(t *testing.T) {
 	r := newRig(t, redistest.Shared(t).URL(), "none", metrics.Config{})
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestConcurrentScrapesShareARead(t *testing.T) {
 		}
 		synctest.Wait()
 		redistest.Want(t, "reads", g.calls.Load(), 1)
-		scrapes.Wait() // by the time of the bubble, after Timeout and a second
+		scrapes.Wait() // after Timeout and a second of the bubble's time
 		redistest.Want(t, "scrapes that say so", down.Load(), 20)
 		close(g.gate)
 	})
@@ -186,8 +187,8 @@ func (c *counting) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rue
 	return c.Client.DoMulti(ctx, cmds...)
 }
 
-// A scrape of idle queues is one round trip for 64 of them, one for the time and one for INFO; nothing is asked beside it. Dead
-// letters are read once, however often they are looked at.
+// A scrape of idle queues costs one round trip for each 64 of them, one for the time and one for INFO. Between scrapes
+// nothing is read. Dead letters are read only once, for any number of scrapes.
 func TestScrapeCostsFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -224,7 +225,7 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 	redistest.Want(t, "purged", scrape(t, m)["dead{group=g,queue=q1,reason=max_attempts}"], 2)
 }
 
-// One key that holds something else hides its own partition, and no other.
+// A key of another type hides its own partition, and no other.
 func TestOneWrongKeyHidesNoOtherQueue(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -240,7 +241,8 @@ func TestOneWrongKeyHidesNoOtherQueue(t *testing.T) {
 	}
 }
 
-// A queue with partitions, owned by two bridges: their sum is the queue, and a consumer that reads all of them is one.
+// The partitions of a queue are owned by two bridges. The gauges of both add up to the queue's, and a consumer that
+// reads all partitions counts once.
 func TestPartitionsAddUpOverBridges(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -271,7 +273,7 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 	}
 }
 
-// A server that does not know a script yet answers NOSCRIPT, and gets it: nothing failed. A call that is denied did.
+// NOSCRIPT is no error, because the client then sends the script. A denied call is an error.
 func TestErrorsAreCountedByKind(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t).URL(), "duestream", metrics.Config{})

@@ -7,26 +7,27 @@ import (
 	"github.com/duestream/duestream/internal/observe"
 )
 
-// mostAway is how many series that were put away are remembered. When there are more, those that come back begin anew.
+// mostAway is how many series are kept that were put away. Beyond it all are dropped: they start again from 0 if they
+// come back.
 const mostAway = 2000
 
-// series is what one part does to one queue or group: a metric for each event that it may tell. Who asked for it keeps it, also
-// while queue or group have lost their labels.
+// series holds the metrics of one part for one queue or group, one for each event. The caller of Observer.Of keeps it,
+// even while the queue or group has lost its label.
 type series struct {
 	counters [observe.Events]*atomic.Uint64
 	times    [observe.Events]observer
 	batches  [observe.Events]observer
-	running  *atomic.Int64 // abandoned handlers; nil: the part has none
+	running  *atomic.Int64 // abandoned handlers that still run; nil = the part has no handlers
 
-	instead atomic.Pointer[series] // what counts instead of this one; nil: it does so itself
-	missed  atomic.Bool            // something was counted instead
-	told    uint64                 // events that there were at the last look; of names.mu
+	instead atomic.Pointer[series] // counts in place of this one; nil = this one counts itself
+	missed  atomic.Bool            // instead has counted something since the last call of active
+	told    uint64                 // sum of the counters at the last call of counted; guarded by names.mu
 }
 
-// raises says by how much an event raises the number of abandoned handlers that run.
+// raises is the change that an event makes to the number of running abandoned handlers.
 var raises = [observe.Events]int64{observe.Abandoned: 1, observe.AbandonedReturned: -1}
 
-// now returns what counts.
+// now returns the series that counts at present: this one, or the one in place of it.
 func (s *series) now() *series {
 	for i := s.instead.Load(); i != nil; i = s.instead.Load() {
 		s.missed.Store(true)
@@ -58,7 +59,7 @@ func (s *series) Took(event observe.Event, n int, d time.Duration) {
 	}
 }
 
-// counted says whether something was counted since it was asked last.
+// counted reports whether something was counted since its last call.
 func (s *series) counted() bool {
 	sum := uint64(0)
 	for _, c := range s.counters {
@@ -71,8 +72,8 @@ func (s *series) counted() bool {
 	return sum != was
 }
 
-// active returns the labels for which something was counted since it was asked last, and those that were put away and for which
-// something was counted as other.
+// active returns the labels under which something was counted since its last call, and the labels that were put away
+// and had something counted as other since then.
 func (e *events) active() (labels, missed []pair) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
@@ -89,7 +90,7 @@ func (e *events) active() (labels, missed []pair) {
 	return labels, missed
 }
 
-// putAway takes the series of a queue, or of a group, out of what is shown. What is still counted there counts as other.
+// putAway hides the series of a queue or of a group. From then on their events count as other.
 func (e *events) putAway(p pair) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,7 +120,7 @@ func (e *events) putAway(p pair) {
 	}
 }
 
-// bringBack has the series of a queue go on where they ended, or those of a group.
+// bringBack shows the series of a queue or of a group again, with their old values.
 func (e *events) bringBack(p pair) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

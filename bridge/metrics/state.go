@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// state reads, at each scrape, what the bridges of this process know, and what the queues hold that they own.
+// state reads, at each scrape, the status of this process's bridges and the state of the queues that they own.
 type state struct {
 	names    *names
 	timeout  time.Duration
@@ -21,16 +21,16 @@ type state struct {
 
 	mu      sync.Mutex
 	bridges []*servedBridge
-	reading *reading // under way
+	reading *reading // the running read; nil = none
 }
 
-// servedBridge is a bridge that runs.
+// servedBridge is a running bridge.
 type servedBridge struct {
 	observe.Served
-	reader *inspect.StateReader // used by one read at a time
+	reader *inspect.StateReader // not for concurrent use: one read at a time
 }
 
-// reading is one read of the state. Scrapes at the same time share it.
+// reading is one read of the state. Concurrent scrapes share it.
 type reading struct {
 	done    chan struct{}
 	metrics []prometheus.Metric // set before done is closed
@@ -71,7 +71,7 @@ func (s *state) Collect(out chan<- prometheus.Metric) {
 		go s.run(r, bridges)
 	}
 	s.mu.Unlock()
-	late := time.NewTimer(s.timeout + time.Second) // a client that does not keep to its deadline must not take the rest with it
+	late := time.NewTimer(s.timeout + time.Second) // even if a Redis call ignores its deadline, the scrape ends
 	defer late.Stop()
 	select {
 	case <-r.done:
@@ -89,7 +89,7 @@ func (s *state) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// run makes one read, and ends it in time.
+// run makes one read, within the timeout.
 func (s *state) run(r *reading, bridges []*servedBridge) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What a client, a bridge and a worker did is what they count: each fate of a message by itself.
+// The counters of client, bridge and worker agree with what they did, for every outcome of a message.
 func TestCountersAreWhatHappened(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -51,7 +51,7 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	must(err)
 	redistest.Eventually(t, patience, func() (bool, string) { return time.Since(due) > 10*time.Millisecond, "" })
 	r.serve()
-	redistest.Eventually(t, patience, func() (bool, string) { // else the worker may begin with another number of attempts
+	redistest.Eventually(t, patience, func() (bool, string) { // else the worker may begin with another max_attempts
 		n, err := r.redis.Client.Do(t.Context(), r.redis.Client.B().Exists().Key(r.prefix+":defaults").Build()).AsInt64()
 		return err == nil && n == 1, fmt.Sprint("defaults ", n, err)
 	})
@@ -74,7 +74,7 @@ func TestCountersAreWhatHappened(t *testing.T) {
 	got := r.until(map[string]float64{
 		"enqueued_total{queue=q}": 29, "duplicates_total{queue=q}": 1, "cancelled_total{queue=q}": 1,
 		"rescheduled_total{queue=q}": 1, "enqueued_ready_total{queue=q}": 0,
-		"drained_total{queue=q}": 26 + 5, "lateness_seconds{queue=q}": 26 + 5, // first attempts, and the retries
+		"drained_total{queue=q}": 26 + 5, "lateness_seconds{queue=q}": 26 + 5, // first attempts and retries
 		"dead_lettered_total{group=,queue=q,reason=drained}": 1,
 		"delivered_total{group=g,queue=q}":                   31, "acknowledged_total{group=g,queue=q}": 24,
 		"retried_total{group=g,queue=q,reason=error}":              1 + 2,
@@ -102,14 +102,14 @@ func TestCountersAreWhatHappened(t *testing.T) {
 		}
 	}
 	stop()
-	// What a worker abandoned is reclaimed, and freed by the bridge for one that only runs XACK.
+	// The bridge reclaims an abandoned delivery, and frees an entry that was acknowledged with a plain XACK.
 	must(schedule("abandoned"))
 	r.do("XREADGROUP", "GROUP", "g", "raw", "COUNT", "1", "STREAMS", r.prefix+":{q}:stream", ">")
 	r.until(map[string]float64{"reclaimed_total{group=g,queue=q}": 1,
 		"retried_total{group=g,queue=q,reason=visibility_timeout}": 1})
 }
 
-// At rest, each gauge is what a full count says.
+// When nothing changes, each gauge equals a full count.
 func TestGaugesAreAFullCount(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -133,7 +133,8 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		if _, err := client.ScheduleBatch(t.Context(), "q", batch); err != nil {
 			t.Fatal(err)
 		}
-		// A worker that was killed left holes in the stream, entries that it held, and a retry; others were never read.
+		// As a killed worker leaves it: holes in the stream, pending entries and a retry. Other entries were never
+		// read.
 		stream := r.prefix + ":{q}:stream"
 		hold := func(group, n string) {
 			r.do("XREADGROUP", "GROUP", group, "raw", "COUNT", n, "STREAMS", stream, ">")
@@ -154,7 +155,7 @@ func TestGaugesAreAFullCount(t *testing.T) {
 		if _, err := operator.Pause(t.Context(), "q", true); err != nil {
 			t.Fatal(err)
 		}
-		// A bridge that reclaims nothing while the test compares.
+		// The bridge must not reclaim while the test compares.
 		patient := time.Hour
 		if err := operator.WritePolicy(t.Context(), "q", "", admin.PolicyUpdate{VisibilityTimeout: &patient}); err != nil {
 			t.Fatal(err)
@@ -192,7 +193,7 @@ func TestGaugesAreAFullCount(t *testing.T) {
 	})
 }
 
-// Due times are by the server's clock, and only another clock can tell that it is wrong.
+// Due times count by the server's clock. Only a comparison with another clock shows that it is wrong.
 func TestClockOfTheServerIsCompared(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
@@ -207,7 +208,7 @@ func TestClockOfTheServerIsCompared(t *testing.T) {
 	}
 }
 
-// What an operator redrives and purges is counted, too, by the process in which he does so.
+// Redrives and purges by an operator are counted, in the operator's process.
 func TestOperatorsAreCounted(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -241,7 +242,7 @@ func TestOperatorsAreCounted(t *testing.T) {
 	redistest.Want(t, "purged", got["purged_total{queue=q}"], 5)
 }
 
-// A handler that hangs is counted when its time is over, when it is abandoned, and for as long as it lives on.
+// A hanging handler is counted at its timeout, when it is abandoned, and in the gauge for as long as it runs.
 func TestHandlersThatHangAreCounted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t).URL(), redistest.Shared(t).Prefix(t), metrics.Config{})

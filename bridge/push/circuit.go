@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// circuit knows whether a target is worth a request. It is closed at first, opens after so many failures in a row that say that
-// the target is down, and closes when a probe does not. Each process has its own.
+// circuit is the circuit breaker of a target. It is closed at first. It opens after a number of consecutive failures
+// that mean that the target is down, and closes when a probe shows that the target works. Each process has its own.
 //
-// A round of probes that failed may have met messages that the target cannot serve, while it serves all others. So each round
-// takes twice as many messages as the one before: what is well is found behind n others after log2(n) rounds.
+// A failed round of probes may have met messages that the target cannot serve, while it can serve all others. So each
+// round takes twice as many messages as the one before: a good message behind n bad ones is reached after log2(n)
+// rounds.
 type circuit struct {
 	log *slog.Logger
 
 	mu          sync.Mutex
-	failures    int // that open it; -1 = never
+	failures    int // consecutive failures that open the circuit; -1 = it never opens
 	first, most time.Duration
 
 	open    bool
@@ -25,27 +26,28 @@ type circuit struct {
 	since   time.Time
 	pause   time.Duration      // before the next probe
 	width   int                // messages of the next round of probes
-	end     context.CancelFunc // has the worker that runs now take nothing more
-	probing bool               // a round of probes runs, and none of it has failed
+	end     context.CancelFunc // stops the running worker from taking messages
+	probing bool               // a round of probes runs, and no probe of it has failed
 }
 
 func newCircuit(t Target, log *slog.Logger) *circuit {
 	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
 }
 
-// adopt has the circuit of a target that was changed follow its new numbers. It stays open or closed, and goes on counting.
+// adopt applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless the
+// circuit breaker is switched off.
 func (c *circuit) adopt(t Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures, c.first, c.most = t.Failures, t.Interval, t.MaxInterval
 	c.pause = min(max(c.pause, c.first), c.most)
 	if c.failures < 0 {
-		c.open, c.row = false, 0 // it is switched off
+		c.open, c.row = false, 0 // the circuit breaker is switched off
 	}
 }
 
-// begin tells of the worker that begins to take messages. It returns how many messages to probe with; zero = the circuit is
-// closed.
+// begin registers a worker that begins to take messages; end stops it. It returns how many messages to use as probes;
+// zero = the circuit is closed.
 func (c *circuit) begin(end context.CancelFunc) (probes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,8 +58,8 @@ func (c *circuit) begin(end context.CancelFunc) (probes int) {
 	return c.width
 }
 
-// wait returns how long no message is to be taken: nothing while the circuit is closed. Processes that all found the target down
-// do not come back all at once.
+// wait returns how long to wait before the next message is taken: zero while the circuit is closed. The pause is
+// jittered, so that processes do not all probe a target at once.
 func (c *circuit) wait() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +69,8 @@ func (c *circuit) wait() time.Duration {
 	return c.pause - time.Duration(rand.Int64N(int64(c.pause)/5+1))
 }
 
-// note takes the outcome of a request, which was a probe or not. giveBack: the circuit is open and the target down, so this was
-// no attempt.
+// note records the outcome of a request. giveBack means that the circuit is open and the target down: the message is
+// to be released, so that no attempt is counted.
 func (c *circuit) note(probe, down bool, err error) (giveBack bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

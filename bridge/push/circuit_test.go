@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Any change closed the circuit: a rotation of keys sent a target that was down all that waited.
+// Regression: any change of a target closed its circuit. So after a rotation of keys, a target that was down got all
+// waiting messages.
 func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -51,7 +52,7 @@ func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 	}
 }
 
-// An open circuit that follows new numbers probes within them, and ends when it is switched off.
+// An open circuit with new settings probes at the new intervals. It closes when the circuit breaker is switched off.
 func TestAnOpenCircuitTakesNewNumbers(t *testing.T) {
 	t.Parallel()
 	target := Target{Failures: 1, Interval: time.Hour}.WithDefaults()

@@ -17,7 +17,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A partner gets each message of a group by a signed request. The partner is in this program, so its network has to be allowed.
+// A partner gets each message of a group in a signed request. The partner runs in this program, so its network must be
+// allowed.
 func ExampleRunner() {
 	url, prefix, giveBack := redistest.Lend()
 	defer giveBack()

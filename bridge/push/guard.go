@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// ErrBlocked: the address of a target is not in the public internet, and not in a network that the target allows.
+// ErrBlocked: the target's address is neither in the public internet nor in a network that the target allows.
 var ErrBlocked = errors.New("the address is in no network that this target may reach")
 
-// special are networks that are no part of the public internet, or lead back out of it, besides those that package netip knows.
+// special are networks outside the public internet, or that tunnel out of it, beyond those that package netip knows.
 var special = prefixes(
 	"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "168.63.129.16/32", "192.88.99.0/24",
 	"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96",
@@ -30,20 +30,20 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// public says whether an address belongs to the public internet.
+// public reports whether an address belongs to the public internet.
 func public(addr netip.Addr) bool {
 	in := func(p netip.Prefix) bool { return p.Contains(addr) }
 	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !slices.ContainsFunc(special, in)
 }
 
-// mayDial says whether a target may reach an address.
+// mayDial reports whether a target may connect to an address.
 func (t Target) mayDial(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	in := func(p netip.Prefix) bool { return unmap(p).Contains(addr) }
 	return public(addr) || slices.ContainsFunc(t.Networks, in)
 }
 
-// unmap returns the IPv4 network that ::ffff:… stands for; others as they are.
+// unmap returns the IPv4 network of an IPv4-mapped one (::ffff:…), and any other network unchanged.
 func unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= mappedBits {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mappedBits)
@@ -60,13 +60,13 @@ const (
 	keepAlive          = 30 * time.Second
 	mostIdlePerProcess = 100
 
-	// After so long without a word an HTTP/2 connection is asked whether it lives, and ends without an answer.
+	// An HTTP/2 connection that is silent for so long is pinged, and closed if no answer comes within pingTimeout.
 	silence, pingTimeout = 15 * time.Second, 5 * time.Second
 )
 
-// newTransport returns what sends a target's requests. Each address is checked when it is dialled, after the name was looked up:
-// a name that changes its address between a check and the request has no gap to slip through. There is no proxy, because the
-// check would see its address alone.
+// newTransport returns the transport for a target's requests. It checks each address when it dials, after the lookup
+// of the name, so a name that changes its address after a check cannot get through. It uses no proxy, because the
+// check would then see only the address of the proxy.
 func newTransport(t Target, config *tls.Config, resolver *net.Resolver) *http.Transport {
 	dialer := &net.Dialer{
 		Timeout: min(dialTimeout, t.Timeout), KeepAlive: keepAlive, Resolver: resolver,

@@ -31,7 +31,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 			t.Errorf("%s may be dialled: %t", text, got)
 		}
 	}
-	for _, network := range []string{"10.1.0.0/16", "::ffff:10.1.0.0/112"} { // the second was taken, and matched nothing
+	for _, network := range []string{"10.1.0.0/16", "::ffff:10.1.0.0/112"} { // the second once matched nothing
 		allowed := Target{Networks: []netip.Prefix{netip.MustParsePrefix(network)}}
 		for text, want := range map[string]bool{"10.1.2.3": true, "::ffff:10.1.2.3": true, "10.2.0.1": false, "127.0.0.1": false,
 			"::ffff:10.2.0.1": false, "64:ff9b::a01:203": false, "2002:a01:203::1": false} {
@@ -53,12 +53,13 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	redistest.Want(t, "requests that came through", len(v.requests()), 0)
 }
 
-// A name is looked up anew for each connection, and what comes out is checked: that it led elsewhere before is worth nothing.
+// A name is looked up again for each connection, and the result is checked each time. An earlier, allowed result does
+// not count.
 func TestANameThatChangesItsAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) { w.Header().Set("Connection", "close") })
 	_, port, _ := net.SplitHostPort(v.Listener.Addr().String())
-	other, err := net.Listen("tcp", "127.0.0.2:"+port) // the same program, by an address that is allowed
+	other, err := net.Listen("tcp", "127.0.0.2:"+port) // the same port, at an allowed address
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +85,7 @@ func TestANameThatChangesItsAddressIsRefused(t *testing.T) {
 	redistest.Want(t, "requests that came through", len(v.requests()), 1)
 }
 
-// fakeDNS answers every question for an IPv4 address with the one that is set, and has no others.
+// fakeDNS answers every query for an IPv4 address with the address that is set, and any other query with nothing.
 func fakeDNS(t *testing.T, address *atomic.Pointer[net.IP]) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -99,7 +100,7 @@ func fakeDNS(t *testing.T, address *atomic.Pointer[net.IP]) *net.Resolver {
 			if err != nil {
 				return
 			}
-			end := 12 // of the header; then the name, label by label
+			end := 12 // length of the header; the name follows, label by label
 			for end < n && buffer[end] != 0 {
 				end += int(buffer[end]) + 1
 			}
@@ -123,7 +124,8 @@ func fakeDNS(t *testing.T, address *atomic.Pointer[net.IP]) *net.Resolver {
 	}}
 }
 
-// A proxy of the environment would be dialled instead of the target, and the check would see nothing but the proxy.
+// A proxy from the environment would be dialled in place of the target, and the check would see only the proxy's
+// address.
 func TestNoProxyIsUsed(t *testing.T) {
 	proxy := newReceiver(t, nil)
 	t.Setenv("HTTP_PROXY", proxy.URL)
@@ -135,7 +137,7 @@ func TestNoProxyIsUsed(t *testing.T) {
 	redistest.Want(t, "requests through the proxy", len(proxy.requests()), 0)
 }
 
-// Who is not who the URL says is told nothing.
+// A server without a valid certificate for the URL's host gets no message.
 func TestCertificatesAreVerified(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -20,20 +20,21 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// moody is a target that fails one request of five, is slow in some, asks for patience in others, and dies and comes back.
+// moody is a target that fails one request in five, is slow in some, answers others with Retry-After, and dies and
+// comes back.
 type moody struct {
 	t        *testing.T
 	verifier *standard.Webhook
 	address  string
-	deadAt   int // so many have arrived when it dies
+	deadAt   int // it dies when so many messages have arrived
 	deadFor  time.Duration
 
 	mu       sync.Mutex
 	arrived  map[string]int
 	answers  map[int]int
-	late     []time.Duration // of first attempts and retries alike, from when they were due
+	late     []time.Duration // lateness of first attempts and retries
 	early    int
-	most     int // attempts
+	most     int // largest number of attempts
 	died     bool
 	server   *http.Server
 	revived  chan struct{}
@@ -95,7 +96,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(status)
 }
 
-// die closes what is open, has nobody listen for a while, and comes back.
+// die closes all connections, stops listening for a while, and listens again.
 func (m *moody) die() {
 	m.mu.Lock()
 	server := m.server
@@ -106,8 +107,9 @@ func (m *moody) die() {
 	close(m.revived)
 }
 
-// Whatever a target does, each message arrives, none before it is due, none is given up, and the circuits of both runners open
-// and close. 100,000 messages and a target that is dead for 15 s with DUESTREAM_TEST_FULL.
+// For a target that misbehaves in every way, each message arrives, none before it is due, and none is dead-lettered.
+// The circuits of both runners open and close. With DUESTREAM_TEST_FULL: 100,000 messages, and the target is dead for
+// 15 s.
 func TestEachMessageArrivesAtAMoodyTarget(t *testing.T) {
 	t.Parallel()
 	messages, deadFor := 1500, 300*time.Millisecond
@@ -162,7 +164,7 @@ func TestEachMessageArrivesAtAMoodyTarget(t *testing.T) {
 		m.late[len(m.late)*99/100].Round(time.Millisecond), g.log.Count("its circuit is open"), g.log.Count("its circuit is closed"))
 }
 
-// Targets beyond the first thousand do not wait for the others' reads. 1,200 targets with DUESTREAM_TEST_FULL.
+// Targets beyond the first thousand do not wait for the reads of others. With DUESTREAM_TEST_FULL: 1,200 targets.
 func TestManyTargetsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	n, queues := 30, 3
@@ -182,7 +184,7 @@ func TestManyTargetsDoNotWaitForEachOther(t *testing.T) {
 	}
 	g.r = r
 	g.run()
-	for round := range 2 { // the second one finds all of them waiting in reads
+	for round := range 2 { // in the second round all targets wait in blocking reads
 		began := time.Now()
 		for i := range queues {
 			g.schedule(fmt.Sprint("q", i), bridge.NewMessage{ID: fmt.Sprint("m", round)})

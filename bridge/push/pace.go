@@ -17,26 +17,27 @@ import (
 )
 
 const (
-	// moment is how long before the rate allows its request a message may be taken.
+	// moment is how long before the rate allows a request its message may be read.
 	moment = 100 * time.Millisecond
-	// mostWait is how long a message that was taken waits for the rate at most, and how long after one look at what Redis holds
-	// comes the next: it may have been lost.
+	// mostWait is the longest time that a message waits for the rate after it was read. It is also the longest time
+	// between two reads of the bucket in Redis, because the bucket may have been lost.
 	mostWait = 5 * time.Second
-	// askAgain is how long a message that was taken waits after Redis could not be asked.
+	// askAgain is how long a message that was read waits for the rate after a call to Redis failed.
 	askAgain = time.Second
 )
 
 var errOthers = errors.New("others had used up the rate")
 
-// pace keeps a target's rate, with all other processes that post to it: a token bucket in Redis, by its clock. A message is taken
-// when its request may be sent at once: one that was taken and waits would use up an attempt each time its process is killed.
-// When another process is first it is given back.
+// pace enforces a target's rate for all processes that post to it, with a token bucket in Redis that runs by the
+// server's clock. A message is read only when its request may be sent at once: a message that waits after it was read
+// would use up an attempt each time its process is killed. If another process takes the token first, the message is
+// released.
 type pace struct {
 	client   rueidis.Client
 	key      string
 	interval time.Duration
 	burst    int
-	turns    chan struct{} // holds one while a message waits for the rate; others wait for the turn
+	turns    chan struct{} // mutex of this process: full while a message waits for the rate
 }
 
 // newPace returns nil for a target without a rate.
@@ -52,7 +53,7 @@ func newPace(t Target, cfg Config) *pace {
 	}
 }
 
-// bind has a worker keep the rate until turn ends. delivered says how many messages it was given so far.
+// bind makes a worker keep the rate until turn ends. delivered returns how many messages the worker has got so far.
 func (p *pace) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered func() uint64) {
 	var asked atomic.Uint64
 	post := cfg.Handler
@@ -72,11 +73,11 @@ func (p *pace) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered fu
 	}
 }
 
-// admit waits until the rate allows requests within a moment, besides those of the messages that wait, and returns how many of
-// most; zero when ctx ends.
+// admit waits until the rate allows further requests within a moment, after those of the messages that already wait. It
+// returns how many, at most most; zero when ctx ends.
 func (p *pace) admit(ctx context.Context, most int, waiting func() int) (n int, err error) {
 	for ctx.Err() == nil {
-		others := waiting() // first: one that asks meanwhile counts twice, and not as none
+		others := waiting() // before the call: a message that takes its token meanwhile must count twice, not never
 		call, cancel := context.WithTimeout(ctx, mostWait)
 		next, err := lua.UntilNext(call, p.client, p.key, p.interval, p.burst)
 		cancel()
@@ -98,7 +99,7 @@ func (p *pace) admit(ctx context.Context, most int, waiting func() int) (n int, 
 	return 0, nil
 }
 
-// take takes a request out of the rate for a message that was taken. An error: it is to be given back.
+// take waits for a token for one message. After an error the message is to be released.
 func (p *pace) take(ctx, turn context.Context) error {
 	patience := time.NewTimer(mostWait)
 	defer patience.Stop()

@@ -19,7 +19,7 @@ func messages(n int) (all []bridge.NewMessage) {
 	return all
 }
 
-// firstAttempts fails the test when a target was sent something else than the first attempt of so many messages, each once.
+// firstAttempts fails the test unless the target got the first attempts of n messages, each once, and nothing else.
 func (v *receiver) firstAttempts(t *testing.T, n int) {
 	t.Helper()
 	seen := map[string]int{}
@@ -31,7 +31,8 @@ func (v *receiver) firstAttempts(t *testing.T, n int) {
 	redistest.Want(t, "requests", len(v.requests()), n)
 }
 
-// All processes together post no more than the rate; one that stops gives back what waits, with no attempt used up.
+// All processes together post no more than the rate allows. One that stops releases its waiting messages, and no
+// attempt is counted.
 func TestProcessesShareTheRateOfATarget(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -57,7 +58,7 @@ func TestProcessesShareTheRateOfATarget(t *testing.T) {
 	})
 }
 
-// What waits for a rate of one an hour goes as soon as the rate is changed, as the attempt that it was.
+// A message that waits for a rate of one an hour is posted as soon as the rate is changed, with the same attempt.
 func TestAChangedRateHoldsAtOnce(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -81,7 +82,7 @@ func TestAChangedRateHoldsAtOnce(t *testing.T) {
 	v.firstAttempts(t, 12)
 }
 
-// What waits for a rate is nobody's: however often who posts is killed, no attempt is used up.
+// No worker holds a message that waits for the rate. So no attempt is used up when processes are killed, however often.
 func TestNothingIsTakenBeforeTheRateAllowsIt(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -97,13 +98,13 @@ func TestNothingIsTakenBeforeTheRateAllowsIt(t *testing.T) {
 		most = max(most, waiting)
 		return len(v.requests()) == 5 && waiting == 0, fmt.Sprint(len(v.requests()), " requests")
 	})
-	if most > 2 { // of each process the one that it would post, if the other had not been first
+	if most > 2 { // each of two processes may hold the next message
 		t.Errorf("%d messages were held", most)
 	}
 	v.firstAttempts(t, 5)
 }
 
-// At maxmemory only scheduling is refused. A target with a rate stood still then, one without a rate did not.
+// A server at maxmemory refuses only scheduling. Regression: nothing was posted to a target with a rate then.
 func TestAFullServerStopsNoTargetWithARate(t *testing.T) {
 	t.Parallel()
 	g, v := newRigOn(t, redistest.Own(t)), newReceiver(t, nil)
@@ -119,7 +120,7 @@ func TestAFullServerStopsNoTargetWithARate(t *testing.T) {
 	redistest.Want(t, "scheduling is refused as full", errors.Is(err, bridge.ErrFull), true)
 }
 
-// While Redis cannot be asked what a rate allows nothing is posted, and the log says so once.
+// While the rate's bucket cannot be read from Redis, nothing is posted, and the log has one line about it.
 func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)

@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// MaxRetryAfter is how long a target may have a message wait with Retry-After; more counts as this.
+// MaxRetryAfter is the longest delay that a target may ask for with Retry-After. A longer one is shortened to it.
 const MaxRetryAfter = 24 * time.Hour
 
 const (
@@ -29,15 +29,15 @@ const (
 	bodyTime   = 2 * time.Second
 	userAgent  = "duestream"
 	dueLayout  = "2006-01-02T15:04:05.000Z07:00"
-	shownBytes = 120 // of where a redirect leads
+	shownBytes = 120 // of a redirect's host, in errors
 )
 
-// errTimeout is the cause of a request that took longer than its target's timeout.
+// errTimeout: the request took longer than its target's timeout.
 var errTimeout = errors.New("no answer in time")
 
-// downStatus are the answers that are about the target and not about the message: nobody behind it can serve anything now.
-// Whoever answers anything else, also 500, has looked at the message and failed at it: that is an attempt of the message, and
-// says that the target works. 429 is about the pace, and waits by its Retry-After.
+// downStatus are the status codes that mean that the target is down, whatever the message. Any other code, 500
+// included, means that the target works and failed at this message, so it counts as an attempt. 429 limits the rate:
+// the message waits as its Retry-After says.
 var downStatus = []int{http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}
 
 // poster sends the requests of one target.
@@ -63,16 +63,16 @@ func newPoster(t Target, config *tls.Config, resolver *net.Resolver) *poster {
 
 func (p *poster) close() { p.transport.CloseIdleConnections() }
 
-// answer is what a target said to a request.
+// answer is a target's answer to a request.
 type answer struct {
 	status   int
 	location string        // of a redirect
-	after    time.Duration // of Retry-After; 0 = it asked for nothing
-	body     string        // its beginning
+	after    time.Duration // Retry-After; 0 = none
+	body     string        // the beginning of it
 }
 
-// deliver posts one message. down says whether the target seems to be down, rather than to refuse this message. The error is what
-// a handler returns.
+// deliver posts one message. down means that the target seems to be down, and has not refused this message. The error
+// is the one for a handler to return.
 func (p *poster) deliver(ctx context.Context, m *bridge.Message) (down bool, err error) {
 	a, err := p.post(ctx, m)
 	if err != nil {
@@ -85,17 +85,17 @@ func (p *poster) deliver(ctx context.Context, m *bridge.Message) (down bool, err
 	err = fmt.Errorf("POST to %s: %s", p.host, a)
 	switch {
 	case a.status == http.StatusGone || slices.Contains(p.target.DeadStatus, a.status):
-		return false, bridge.DeadLetter(err) // it has said what it means
+		return false, bridge.DeadLetter(err) // the target refuses the message for good
 	case a.after > 0:
 		return down, bridge.RetryAfter(a.after, err)
 	}
 	return down, err
 }
 
-// String says what a target answered, for dead letters and stories.
+// String describes the answer, for dead letters and histories.
 func (a answer) String() string {
 	text := "answered " + strings.TrimSpace(strconv.Itoa(a.status)+" "+http.StatusText(a.status))
-	if a.status >= 300 && a.status < 400 { // what they say may repeat a URL that is secret
+	if a.status >= 300 && a.status < 400 { // the body may repeat a URL that is secret
 		text += ", and redirects are not followed"
 		if u, err := url.Parse(a.location); err == nil && u.Host != "" {
 			text += fmt.Sprintf(" (to %s)", clip(u.Scheme+"://"+u.Host, shownBytes))
@@ -108,8 +108,8 @@ func (a answer) String() string {
 	return text
 }
 
-// post sends one request and reads the beginning of its answer. Its time is bounded by the target's timeout, and once the status
-// is there by two seconds more for the body, which decides nothing.
+// post sends one request and reads the beginning of the answer. The target's timeout bounds the time until the status
+// is there. Then the body gets two seconds more at most; it does not affect the outcome.
 func (p *poster) post(ctx context.Context, m *bridge.Message) (answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -119,7 +119,7 @@ func (p *poster) post(ctx context.Context, m *bridge.Message) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	reply, err := p.transport.RoundTrip(r) // without a client, which would look at where a redirect leads
+	reply, err := p.transport.RoundTrip(r) // not through an http.Client, which handles redirects
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
 			return answer{}, cause
@@ -129,7 +129,7 @@ func (p *poster) post(ctx context.Context, m *bridge.Message) (answer, error) {
 	defer reply.Body.Close()
 	limit.Reset(min(bodyTime, p.target.Timeout))
 	a := answer{status: reply.StatusCode, location: reply.Header.Get("Location"), after: retryAfter(reply)}
-	if a.status == http.StatusSwitchingProtocols { // what follows is no body, and no context would end its reading
+	if a.status == http.StatusSwitchingProtocols { // no body follows, and cancelling ctx would not end the read
 		return a, nil
 	}
 	var kept bytes.Buffer
@@ -143,7 +143,7 @@ func (p *poster) request(ctx context.Context, m *bridge.Message) (*http.Request,
 	body, contentType, encoded := bodyOf(m.Payload)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.target.URL, bytes.NewReader(body))
 	if err != nil {
-		return nil, errors.New("the URL cannot be used") // the error of the library shows it
+		return nil, errors.New("the URL cannot be used") // the library's own error would show the URL
 	}
 	now, id := time.Now(), DeliveryID(m.Queue, m.ID)
 	r.Header.Set("User-Agent", userAgent)
@@ -166,8 +166,8 @@ func (p *poster) request(ctx context.Context, m *bridge.Message) (*http.Request,
 	return r, nil
 }
 
-// retryAfter returns how long an answer 429 or 503 asks to wait; 0 when it says nothing that can be used. A date is compared with
-// the target's own clock, where the answer tells it.
+// retryAfter returns the delay that a 429 or 503 answer asks for; 0 when it asks for none, or in an unreadable form. A
+// date is compared with the answer's Date header if there is one, because the target's clock may differ from ours.
 func retryAfter(reply *http.Response) time.Duration {
 	text := strings.TrimSpace(reply.Header.Get("Retry-After"))
 	if reply.StatusCode != http.StatusTooManyRequests && reply.StatusCode != http.StatusServiceUnavailable || text == "" {
@@ -191,7 +191,7 @@ func retryAfter(reply *http.Response) time.Duration {
 	return min(max(0, at.Sub(now)), MaxRetryAfter)
 }
 
-// clip returns the beginning of a text, as UTF-8 without control characters.
+// clip returns the first most bytes of a text, as UTF-8 without control characters.
 func clip(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

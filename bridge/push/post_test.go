@@ -45,7 +45,7 @@ func TestRetryAfterIsReadAndBounded(t *testing.T) {
 	}
 }
 
-// A redirect could lead anywhere, with the message and its signature.
+// A redirect could send the message and its signature anywhere.
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := newReceiver(t, nil)
@@ -65,7 +65,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	redistest.Want(t, "requests elsewhere", len(elsewhere.requests()), 0)
 }
 
-// hangs are targets that answer late, or never to the end.
+// These targets answer too late, or never finish their answer.
 func TestNoTargetHoldsASlotForLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -137,7 +137,7 @@ func TestNoTargetHoldsASlotForLongerThanItsTimeout(t *testing.T) {
 	}
 }
 
-// Nobody learns from a log or a dead letter what is to stay between both sides.
+// Logs and dead letters hold no secret of a target.
 func TestSecretsAreNotTold(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, func(n int, _ request, w http.ResponseWriter) { w.WriteHeader(500) })
@@ -160,7 +160,7 @@ func TestSecretsAreNotTold(t *testing.T) {
 	}
 }
 
-// A handler that is cut short says nothing of the target, and its message is not lost.
+// A cancelled request is no sign of the target's health, and its message is not lost.
 func TestAPostEndsWithItsDelivery(t *testing.T) {
 	t.Parallel()
 	arrived, until := make(chan struct{}), make(chan struct{})

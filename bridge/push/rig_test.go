@@ -24,13 +24,13 @@ const testKey = "whsec_ZHVlc3RyZWFtLXRlc3Qtc2VjcmV0LTMyLWJ5dGVzISE="
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// request is what a target was sent.
+// request is a request that a target got.
 type request struct {
 	http.Header
 	body []byte
 }
 
-// receiver is a target that notes what it is sent, and answers as it is told.
+// receiver is a target that records its requests, and answers with a given function.
 type receiver struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -61,17 +61,17 @@ func (v *receiver) requests() []request {
 	return append([]request{}, v.seen...)
 }
 
-// to is a target at a URL of this machine.
+// to returns a target with a URL on this machine.
 func to(url string) Target {
 	return Target{Queue: "q", Group: "g", URL: url, AllowHTTP: true, Keys: []string{testKey}, Networks: loopback}.WithDefaults()
 }
 
-// message is one as a worker gets it.
+// message returns a message in the form in which a handler gets it.
 func message(id, payload string) *bridge.Message {
 	return &bridge.Message{ID: id, Payload: []byte(payload), Attempt: 1, Queue: "q", Group: "g"}
 }
 
-// rig is a prefix with a bridge, on the shared server or one of the test's own.
+// rig is a prefix with a bridge, on the shared server or on one of the test's own.
 type rig struct {
 	t      *testing.T
 	r      *bridge.Redis
@@ -185,15 +185,15 @@ func (g *rig) dead(queue string) map[string]lua.Entry {
 	return all
 }
 
-// left says how many messages of a queue are scheduled, ready or pending.
+// left returns how many messages of a queue are scheduled, ready or pending.
 func (g *rig) left(queue string) int64 {
 	k := lua.NewKeys(g.prefix, queue)
-	// Both at once: a retry goes from the one to the other.
+	// Count both atomically, because a retry moves from the stream to the schedule.
 	return queuetest.Integer(g.t, g.r.Client, "EVAL", "return redis.call('ZCARD', KEYS[1]) + redis.call('XLEN', KEYS[2])", "2",
 		k.Due, k.Stream)
 }
 
-// pending says how many messages of a queue somebody holds.
+// pending returns how many messages of a queue are pending.
 func (g *rig) pending(queue string) int {
 	g.t.Helper()
 	held, err := g.r.Client.Do(g.t.Context(), g.r.Client.B().Xpending().Key(lua.NewKeys(g.prefix, queue).Stream).Group("g").
@@ -213,7 +213,7 @@ func (g *rig) done(queue string) {
 	})
 }
 
-// attempts gives messages of a queue so many attempts.
+// attempts sets max_attempts of a queue.
 func (g *rig) attempts(queue string, n int) {
 	g.t.Helper()
 	queuetest.Do(g.t, g.r.Client, "HSET", lua.NewKeys(g.prefix, queue).Policy, "max_attempts", fmt.Sprint(n))

@@ -28,27 +28,28 @@ const maxBackoff = 10 * time.Second
 
 // Config configures a Runner. Redis is required.
 type Config struct {
-	// Redis is shared with whatever else the program does. Each target, and each partition of its queue, has a read that waits at
-	// the server, over a connection of its own: for more than about 900 of them give Dial ManyReads.
+	// Redis may be shared with other parts of the program. The Runner needs one connection for each target and
+	// partition of its queue, for a blocking read. For more than about 900 of them pass ManyReads to Dial.
 	Redis  *bridge.Redis
 	Prefix string // of all keys; default "duestream"
 
-	// LookInterval is how often the targets are read. Default 3s. A look costs two requests, and one more for each queue that has
-	// targets; on a cluster one for each queue.
+	// LookInterval is how often the targets are read. Default 3s. Each time costs two requests, and one more for each
+	// queue that has targets; on a cluster one for each queue.
 	LookInterval time.Duration
 
-	// TLS holds the certificates that this process shows to targets, and whom it trusts. Nil: none, and whom the system trusts.
+	// TLS holds the client certificates and the trusted authorities for connections to targets. Nil: no certificate,
+	// and the system's authorities.
 	TLS *tls.Config
 
-	// ShutdownTimeout is how long requests may go on after Run's context is cancelled. Default 20s; negative = not at all.
+	// ShutdownTimeout is how long requests may go on after Run's context is cancelled. Default 20s; negative = no time.
 	ShutdownTimeout time.Duration
 
-	Observer bridge.Observer // is told what becomes of deliveries; nil = nobody is
+	Observer bridge.Observer // gets events and durations of deliveries; nil = none
 	Logger   *slog.Logger    // nil = discard
 }
 
-// ManyReads is for bridge.Dial: it lets that many reads wait at the server that thousands of targets can be served. Without it
-// those beyond the first thousand wait for each other, and messages come late.
+// ManyReads is an option for bridge.Dial: it allows 20,000 blocking reads at once, enough for thousands of targets.
+// Without it, reads beyond the first thousand wait for each other, and messages are late.
 func ManyReads(opt *rueidis.ClientOption) { opt.BlockingPoolSize = manyReads }
 
 const manyReads = 20_000
@@ -63,19 +64,19 @@ type Runner struct {
 	lines sync.WaitGroup
 
 	mu      sync.Mutex
-	workers map[*bridge.Worker]place // that take messages now
+	workers map[*bridge.Worker]place // the running workers
 
 	// Used by Run's goroutine only.
 	running map[place]*line
-	broken  map[place]string // texts of targets that were told to be wrong
+	broken  map[place]string // stored text of each invalid target that was logged
 }
 
-// place is who has a target.
+// place identifies a target: a queue and a group.
 type place struct{ queue, group string }
 
-// line is a target that is served.
+// line is a served target.
 type line struct {
-	text    string // as Redis holds it
+	text    string // the target as stored in Redis
 	target  Target
 	circuit *circuit
 	stop    context.CancelFunc
@@ -101,8 +102,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}, nil
 }
 
-// Ready returns why targets are not followed, or messages not taken, now; nil when nothing fails. A target that is down is no
-// reason: others are served. It does not touch Redis.
+// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error,
+// because the others are served. Ready does not touch Redis.
 func (r *Runner) Ready() error {
 	var errs []error
 	if why := r.state.Trouble(); why != "" {
@@ -111,7 +112,7 @@ func (r *Runner) Ready() error {
 	return errors.Join(append(errs, r.ask((*bridge.Worker).Ready))...)
 }
 
-// Alive returns why the process must be started anew: a worker hangs. It is to be asked every few seconds. It does not touch
+// Alive returns an error if a worker hangs: then restart the process. Call it every few seconds. It does not touch
 // Redis.
 func (r *Runner) Alive() error { return r.ask((*bridge.Worker).Alive) }
 
@@ -127,7 +128,7 @@ func (r *Runner) ask(question func(*bridge.Worker) error) error {
 	return errors.Join(errs...)
 }
 
-// works has a worker be asked until ended is called.
+// works registers a worker for Ready and Alive until ended is called.
 func (r *Runner) works(w *bridge.Worker, at place) (ended func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,8 +140,9 @@ func (r *Runner) works(w *bridge.Worker, at place) (ended func()) {
 	}
 }
 
-// Run serves the targets until ctx is cancelled, then lets requests end and gives back what was not begun. It follows what is
-// changed within seconds. A target that is wrong is logged once, and leaves others alone. Call it once.
+// Run serves the targets until ctx is cancelled. Then it lets running requests end and releases the other messages. A
+// changed target takes effect within seconds. An invalid target is logged once, and does not affect other targets. Call
+// Run once.
 func (r *Runner) Run(ctx context.Context) error {
 	loop.Every(ctx, func() time.Duration { return r.cfg.LookInterval }, loop.NewBackoff(maxBackoff), nil,
 		func(ctx context.Context) error {
@@ -154,7 +156,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// look reads the targets, and has what runs be as they are. What could not be read goes on as it was.
+// look reads the targets, and starts, changes or stops their services to match. If reading fails, all go on unchanged.
 func (r *Runner) look(ctx context.Context) error {
 	found, err := r.store.all(ctx, r.known())
 	if err != nil {
@@ -191,7 +193,7 @@ func (r *Runner) known() map[string]bool {
 	return queues
 }
 
-// change has a target be served as its new text says, once what was served of the old one has ended.
+// change starts the service of a new or changed target, after the service of its old version has ended.
 func (r *Runner) change(ctx context.Context, at place, text string) {
 	if r.broken[at] == text {
 		return
@@ -242,12 +244,12 @@ type service struct {
 	pace    *pace // nil without a rate
 }
 
-// run has one worker after the other take messages: one with all slots while the circuit is closed; while it is open, none for a
-// while, and then one for a round of probes.
+// run runs one worker after the other. While the circuit is closed, a worker has all slots. While it is open, run
+// pauses, and then runs a worker for one round of probes.
 func (s *service) run(ctx context.Context) {
 	defer s.poster.close()
 	for loop.Sleep(ctx, s.circuit.wait()) {
-		s.poster.close() // a connection that is dead without a word is not what a probe is to find
+		s.poster.close() // a probe needs a new connection: an idle one may be dead
 		if err := s.work(ctx); err != nil {
 			s.log.Warn("a worker of callbacks did not end as it should", slog.Any("error", err))
 		}
@@ -263,7 +265,7 @@ func (s *service) work(ctx context.Context) error {
 	if probes > 0 {
 		slots = min(slots, probes)
 	}
-	// Requests that are under way when the circuit opens are not cut short; the process may have to stop sooner.
+	// When the circuit opens, running requests may end. When the process stops, ShutdownTimeout may end them sooner.
 	patience := s.target.Timeout + bodyTime
 	config := bridge.WorkerConfig{
 		Redis: s.cfg.Redis, Prefix: s.cfg.Prefix, Queue: s.target.Queue, Group: s.target.Group,
@@ -276,18 +278,18 @@ func (s *service) work(ctx context.Context) error {
 	}
 	w, err := bridge.NewWorker(config)
 	if err != nil {
-		<-ctx.Done() // a target that was checked makes no worker: nothing that a repetition could mend
+		<-ctx.Done() // a checked target that makes no valid worker: trying again would not help
 		return err
 	}
 	defer s.runner.works(w, place{s.target.Queue, s.target.Group})()
 	return w.Run(turn)
 }
 
-// handle is the handler of a target's workers. probe: the circuit was open when its worker began.
+// handle is the handler of a target's workers. probe means that the circuit was open when the worker began.
 func (s *service) handle(ctx context.Context, m *bridge.Message, probe bool) error {
 	down, err := s.poster.deliver(ctx, m)
 	if err != nil && ctx.Err() != nil {
-		return err // it was cut short here: that says nothing of the target
+		return err // this process cancelled the request: that is no sign of the target's health
 	}
 	if s.circuit.note(probe, down, err) {
 		return bridge.Release(err)

@@ -20,10 +20,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// atFirst says whether this is the first request for a message.
+// atFirst reports whether this is the first request for a message.
 func atFirst(r request) bool { return r.Get(HeaderAttempt) == "1" }
 
-// What each answer leads to, from the schedule to the end.
+// Every answer has its outcome, followed from the schedule to the end of the message.
 func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -104,8 +104,8 @@ func TestEveryAnswerHasItsOutcome(t *testing.T) {
 	}
 }
 
-// A target that is down costs no message its attempts, however few it has: the circuit opens, one round of probes after the
-// other is sent, and when one arrives everything does.
+// A target that is down uses up no attempts, even of messages with few: the circuit opens, rounds of probes are sent,
+// and when a probe arrives all messages are posted.
 func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -115,12 +115,12 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	down.Store(1)
 	v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) {
 		if down.Load() == 1 {
-			// What is under way when it opens is no probe.
+			// A request that was in flight when the circuit opened is no probe.
 			if g.log.Count("its circuit is open") > 0 && probes.Add(1) > slots {
 				n := busy.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
-				<-time.After(10 * time.Millisecond) // for another one to come beside it
+				<-time.After(10 * time.Millisecond) // time for a concurrent probe to arrive
 				busy.Add(-1)
 			}
 			w.WriteHeader(http.StatusBadGateway)
@@ -160,8 +160,8 @@ func TestCircuitOpensUsesNoAttemptsAndCloses(t *testing.T) {
 	redistest.Want(t, "lines that it closed", g.log.Count("its circuit is closed"), 1)
 }
 
-// Messages that a target answers with an error of its own say nothing of others: these are delivered at once, although each
-// probe would be an hour late, and those end as dead letters.
+// Messages that a target refuses do not affect others: the others are delivered at once, although each probe would be
+// an hour late. The refused messages become dead letters.
 func TestRefusedMessagesDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusInternalServerError, http.StatusUnprocessableEntity, http.StatusTooManyRequests} {
@@ -190,8 +190,8 @@ func TestRefusedMessagesDelayNoOthers(t *testing.T) {
 	}
 }
 
-// Messages that a target answers as if it were down open its circuit. All others arrive after a few rounds of probes, and not
-// behind one probe for each of those.
+// Messages to which a target answers as if it were down open its circuit. All other messages arrive after a few
+// rounds of probes, not only after one probe for each bad message.
 func TestMessagesThatLookLikeAnOutageDelayOthersBriefly(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -219,7 +219,7 @@ func TestMessagesThatLookLikeAnOutageDelayOthersBriefly(t *testing.T) {
 	})
 }
 
-// Refusals of single messages, and answers that show that somebody is there, leave a circuit closed.
+// Refusals of single messages, and other answers that show that the target works, leave the circuit closed.
 func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	t.Parallel()
 	var book queuetest.LogBook
@@ -236,7 +236,7 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	}
 	redistest.Want(t, "workers ended", ended, 1)
 	redistest.Want(t, "given back by what was under way", c.note(false, true, failed), true)
-	c.note(false, false, nil) // what was under way and arrived: the probe decides
+	c.note(false, false, nil) // a request from before the circuit opened: only a probe closes it
 	wait := c.wait()
 	if wait > DefaultInterval || wait < DefaultInterval*3/4 {
 		t.Error("the first wait: ", wait)
@@ -262,7 +262,7 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	}
 }
 
-// A runner follows what is set, changed and removed, beside a target that is wrong, which is told once.
+// A runner follows targets that are set, changed and removed. An invalid target beside them is logged once.
 func TestRunnerFollowsTheTargets(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -287,7 +287,7 @@ func TestRunnerFollowsTheTargets(t *testing.T) {
 	arrives(first, "a")
 	change := g.set(to(second.URL))
 	redistest.Want(t, "change", change, Change{Changed: true})
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the first worker takes what comes before it has stopped
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the first worker still takes some
 		g.schedule("q", bridge.NewMessage{})
 		return len(second.requests()) > 0, "the change is not taken up"
 	})
@@ -324,12 +324,12 @@ func groupConsumers(t *testing.T, g *rig, queue, group string) []string {
 	return names
 }
 
-// Runners are workers of the group: of each message one of them posts, also when there are several targets.
+// Runners are workers of the group: one of them posts each message, also with several targets.
 func TestRunnersShareTheWork(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
 	var gate sync.WaitGroup
-	gate.Add(2) // two requests are under way at the same time, although each runner has one slot
+	gate.Add(2) // two requests are in flight at once, although each runner has one slot
 	var once [2]sync.Once
 	v := newReceiver(t, func(n int, _ request, _ http.ResponseWriter) {
 		if n <= 2 {
@@ -356,8 +356,8 @@ func TestRunnersShareTheWork(t *testing.T) {
 	redistest.Want(t, "requests", len(v.requests()), 200)
 }
 
-// A runner that is stopped in the middle of a request gives the message back, with no attempt used up; one that has time lets the
-// request end.
+// A runner that is stopped during a request lets the request end if it has time for that. Otherwise it releases the
+// message, and no attempt is counted.
 func TestAStopLosesNothing(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -385,7 +385,8 @@ func TestAStopLosesNothing(t *testing.T) {
 	redistest.Want(t, "requests", len(v.requests()), 2)
 }
 
-// Thousands of queues without targets cost a look two requests, and a few at the first sight of one that has some.
+// With thousands of queues without targets, reading the targets costs two requests, and a few more when a queue gets
+// its first target.
 func TestALookAtManyQueuesIsCheap(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)

@@ -19,12 +19,12 @@ import (
 const (
 	HeaderID        = "webhook-id"         // of the message: the same at each attempt
 	HeaderTimestamp = "webhook-timestamp"  // of the attempt, Unix seconds
-	HeaderSignature = "webhook-signature"  // "v1," and base64, for each key, with a space between
-	HeaderQueue     = "Duestream-Queue"    // as it is called
+	HeaderSignature = "webhook-signature"  // "v1," and base64 for each key, separated by spaces
+	HeaderQueue     = "Duestream-Queue"    // the queue's name
 	HeaderGroup     = "Duestream-Group"    // percent-encoded, as a message ID in webhook-id
 	HeaderAttempt   = "Duestream-Attempt"  // from 1
 	HeaderDue       = "Duestream-Due"      // when this attempt was due, RFC 3339 with milliseconds, UTC
-	HeaderEncoding  = "Duestream-Encoding" // "base64": the body is {"base64":"…"}, for a payload that is no UTF-8
+	HeaderEncoding  = "Duestream-Encoding" // "base64": the body is {"base64":"…"}, because the payload is not UTF-8
 )
 
 const (
@@ -41,7 +41,7 @@ func NewKey() string {
 	return keyPrefix + base64.StdEncoding.EncodeToString(secret)
 }
 
-// CheckKey refuses what is no signing key. The error does not show it. ErrInvalid.
+// CheckKey returns ErrInvalid unless the text is a signing key. The error does not show the text.
 func CheckKey(text string) error {
 	if _, ok := secretOf(text); !ok {
 		return &lua.InvalidError{Field: "key", Value: fmt.Sprintf("of %d characters", len(text)),
@@ -52,14 +52,14 @@ func CheckKey(text string) error {
 
 func secretOf(key string) (secret []byte, ok bool) {
 	text, ok := strings.CutPrefix(key, keyPrefix)
-	if !ok || strings.ContainsAny(text, "\r\n") { // which the decoder would leave out
+	if !ok || strings.ContainsAny(text, "\r\n") { // the decoder would ignore line ends
 		return nil, false
 	}
 	secret, err := base64.StdEncoding.Strict().DecodeString(text)
 	return secret, err == nil && len(secret) >= minKeyBytes && len(secret) <= maxKeyBytes
 }
 
-// sign returns the signatures of a request: those of each key, with one space between.
+// sign returns the signatures of a request, one for each key, separated by spaces.
 func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	all := make([]string, len(secrets))
 	for i, secret := range secrets {
@@ -71,8 +71,9 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// DeliveryID is the webhook-id of a message: its queue, a colon and its ID, in which every byte but letters, digits, - and _ is
-// percent-encoded. So it has no dot, which would make what is signed ambiguous, and two messages never have the same.
+// DeliveryID returns the webhook-id of a message: its queue, a colon and its ID. In both, all bytes except letters,
+// digits, hyphens and underscores are percent-encoded. It is unique, and has no dot, which would make the signed text
+// ambiguous.
 func DeliveryID(queue, id string) string { return plain(queue) + ":" + plain(id) }
 
 // plain percent-encodes all but letters, digits, - and _.
@@ -89,8 +90,9 @@ func plain(text string) string {
 	return b.String()
 }
 
-// bodyOf returns the body that stands for a payload: the payload byte for byte when it is UTF-8, else JSON with its base64.
-// Verifiers in some languages decode a body as UTF-8 before they compute the signature, so no other bytes are sent.
+// bodyOf returns the request body for a payload: the payload itself if it is UTF-8, else JSON with the payload in
+// base64. A body is always UTF-8, because verifiers in some languages decode it as UTF-8 before they compute the
+// signature.
 func bodyOf(payload []byte) (body []byte, contentType string, encoded bool) {
 	switch {
 	case !utf8.Valid(payload):

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The value was computed by the specification's libraries for Go and JavaScript, and by openssl.
+// The expected value was computed by the specification's libraries for Go and JavaScript, and by openssl.
 func TestSignatureIsThatOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	secret, ok := secretOf(testKey)
@@ -23,7 +23,7 @@ func TestSignatureIsThatOfTheSpecification(t *testing.T) {
 	redistest.Want(t, "signature", got, "v1,r9+JzlhmuBb/49Ok9M1v0heIky8+IqqozYqND0Odv5o=")
 }
 
-// What is posted is verified by the specification's own library: payloads of all kinds, with one key and with two.
+// The specification's own library verifies requests with payloads of all kinds, signed with one key and with two.
 func TestRequestsAreVerifiedByTheStandardLibrary(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, nil)
@@ -65,7 +65,7 @@ func TestRequestsAreVerifiedByTheStandardLibrary(t *testing.T) {
 	}
 }
 
-// Two messages never have the same ID on the wire, and none has a dot, a space or a line's end in it.
+// The webhook-id of a message is unique, and holds no dot, space or line end.
 func TestDeliveryIDsAreUniqueAndPlain(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
@@ -102,7 +102,7 @@ func TestKeysAreCheckedAndNotShown(t *testing.T) {
 	}
 }
 
-// Whatever a target, a message or its group is called: the request has the headers that it should have, each once.
+// For any names of target, message and group, a request has each of its headers once, and no others.
 func TestNamesInjectNoHeaders(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, nil)

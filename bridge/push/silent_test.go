@@ -19,7 +19,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// swallowing passes connections on, and swallows what comes over those that there were when it was frozen.
+// swallowing is a listener that can be frozen: then it drops all data of the connections that exist, and serves new
+// ones.
 type swallowing struct {
 	net.Listener
 	to     string
@@ -71,7 +72,7 @@ func (l *swallowing) close() {
 	}
 }
 
-// newSwallowing is before a target that speaks HTTP/2. It returns with what its certificate is trusted.
+// newSwallowing returns a listener in front of a target that speaks HTTP/2, and a TLS configuration that trusts it.
 func newSwallowing(t *testing.T) (*swallowing, *tls.Config) {
 	t.Helper()
 	target := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -92,8 +93,8 @@ func newSwallowing(t *testing.T) (*swallowing, *tls.Config) {
 	return l, &tls.Config{RootCAs: trusted}
 }
 
-// Every request went over the connection that was dead without a word, until the circuit opened; and it never does where it is
-// switched off.
+// Regression: every request used a silently dead connection until the circuit opened, and for ever with the circuit
+// breaker switched off.
 func TestASilentConnectionIsNoticed(t *testing.T) {
 	t.Parallel()
 	l, config := newSwallowing(t)
@@ -115,8 +116,8 @@ func TestASilentConnectionIsNoticed(t *testing.T) {
 	}
 }
 
-// A connection that a load balancer has forgotten answers nothing, and HTTP/2 sends every request over it: probes did, too, and
-// the circuit of a target that was well stayed open.
+// A connection that a load balancer has forgotten gives no answers, and HTTP/2 sends every request over it.
+// Regression: probes used it as well, so the circuit of a healthy target stayed open.
 func TestAProbeUsesANewConnection(t *testing.T) {
 	t.Parallel()
 	l, config := newSwallowing(t)
@@ -140,7 +141,7 @@ func TestAProbeUsesANewConnection(t *testing.T) {
 	g.done("q")
 }
 
-// A status that buries a message says nothing of its target, also when it is a server's error.
+// A status in DeadStatus is no sign that the target is down, even if it is a 5xx.
 func TestAStatusThatBuriesOpensNoCircuit(t *testing.T) {
 	t.Parallel()
 	v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) { w.WriteHeader(http.StatusNotImplemented) })
@@ -152,7 +153,7 @@ func TestAStatusThatBuriesOpensNoCircuit(t *testing.T) {
 	}
 }
 
-// The path and the query of a URL may be a secret. Where a redirect leads often repeats them, and so does what it says.
+// The path and the query of a URL may be secret. The location and the body of a redirect often repeat them.
 func TestARedirectTellsNoSecret(t *testing.T) {
 	t.Parallel()
 	for _, location := range []string{"https://www.example.com/SECRET?x=SECRET", "https://example.com:bad/SECRET?SECRET",

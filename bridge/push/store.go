@@ -20,10 +20,11 @@ import (
 // ErrNoTarget: the group of the queue has no target.
 var ErrNoTarget = errors.New("the group has no target")
 
-// ErrOneKey: the old key was to be dropped, and there is none.
+// ErrOneKey: the target has no old key to drop.
 var ErrOneKey = errors.New("the target has one key alone")
 
-// Store holds the targets of a prefix, in a hash for each queue. It is safe for concurrent use. Whoever may read it may sign.
+// Store reads and writes the targets of a prefix, in a Redis hash for each queue. It is safe for concurrent use. The
+// hashes hold the signing keys: a reader of them can sign requests.
 type Store struct {
 	client rueidis.Client
 	prefix string
@@ -37,22 +38,23 @@ func NewStore(client rueidis.Client, prefix string) *Store {
 	return &Store{client, prefix}
 }
 
-// Change is what Set did.
+// Change is the result of Set.
 type Change struct {
 	Added, Changed bool   // neither: it was there as it is
 	Key            string // that was made, because none was given and there was none
 }
 
-// State is a target as a Store holds it, without what is secret: Keys is nil, and the values of Headers are empty.
+// State is a stored target without its secrets: Keys is nil, the values of Headers are empty, and the URL has no query.
 type State struct {
 	Target
 	KeyCount int
 	Problem  string // why nothing is posted to it: it is wrong
 }
 
-// Set writes a target, or changes the one of its queue and group. Without keys the target keeps those that it has, or gets a new
-// one, which Change holds, also with an error that leaves open whether it is in force. The queue is registered, and the group
-// created: from then on it gets every message. ErrInvalid. About eight round trips; harmless to repeat.
+// Set adds a target, or replaces the one of its queue and group. Without Keys a target keeps the keys that it has, or
+// gets a new one, which is in Change.Key. Change also holds the key if an error leaves open whether it was stored.
+// Set registers the queue and creates the group, which gets every message from then on. ErrInvalid. About eight round
+// trips; harmless to repeat.
 func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	if len(t.Keys) == 0 {
 		t.Keys = []string{NewKey()}
@@ -70,7 +72,7 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	made, changed := c.Key, false
 	err = s.edit(ctx, t.Queue, t.Group, func(before string, known bool, others int64) (string, error) {
 		old, err := parseTarget(t.Queue, t.Group, before)
-		ours := known && made != "" && err == nil && slices.Contains(old.Keys, made) // it was written, and we were not told
+		ours := known && made != "" && err == nil && slices.Contains(old.Keys, made) // written, but the reply was lost
 		c = Change{Added: !known || ours, Key: made}
 		if known && made != "" && err == nil && !ours {
 			t.Keys, c.Key = old.Keys, ""
@@ -91,9 +93,9 @@ func (s *Store) Set(ctx context.Context, t Target) (c Change, err error) {
 	return c, err
 }
 
-// Rotate gives a target a new signing key, which signs beside the one that was newest until then; "" makes one. Whoever verifies
-// takes the new one up, and DropOldKey ends it. ErrNoTarget, ErrInvalid. It returns the new key, also with an error that leaves
-// open whether it is in force.
+// Rotate gives a target a new signing key and returns it; "" generates one. Until DropOldKey or the next Rotate,
+// requests are also signed with the key that was the newest before, so that the partner can change over. It also
+// returns the key if an error leaves open whether it was stored. ErrNoTarget, ErrInvalid.
 func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, error) {
 	if key == "" {
 		key = NewKey()
@@ -109,9 +111,9 @@ func (s *Store) Rotate(ctx context.Context, queue, group, key string) (string, e
 	})
 }
 
-// DropOldKey has a target sign with its newest key alone. ErrNoTarget, ErrOneKey.
+// DropOldKey removes a target's old key: requests are then signed with the newest key only. ErrNoTarget, ErrOneKey.
 func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
-	again := false // after a reply that was lost it may be done already
+	again := false // after a lost reply the key may already be dropped
 	return s.editKeys(ctx, queue, group, func(keys []string) ([]string, error) {
 		if len(keys) == 1 && !again {
 			return nil, ErrOneKey
@@ -121,10 +123,10 @@ func (s *Store) DropOldKey(ctx context.Context, queue, group string) error {
 	})
 }
 
-// lostReply says whether something may have been written although there is an error.
+// lostReply reports whether a call that returned err may have written all the same.
 func lostReply(err error) bool { return lua.Temporary(err) && lua.Ambiguous(err) && !lua.Unsent(err) }
 
-// editPause is how long after an edit whose reply was lost it is made again.
+// editPause is the pause before an edit is repeated after a lost reply.
 const editPause = 100 * time.Millisecond
 
 func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]string) ([]string, error)) error {
@@ -143,7 +145,8 @@ func (s *Store) editKeys(ctx context.Context, queue, group string, edit func([]s
 	})
 }
 
-// Remove removes a target: nothing more is posted, within seconds. Its group stays, and keeps messages. ErrNoTarget.
+// Remove removes a target. Posting to it ends within seconds. The group stays, and messages still wait for it.
+// ErrNoTarget.
 func (s *Store) Remove(ctx context.Context, queue, group string) error {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
 		return err
@@ -158,7 +161,7 @@ func (s *Store) Remove(ctx context.Context, queue, group string) error {
 	return s.failed("remove", queue, group, err)
 }
 
-// List returns the targets of a queue by group, without what is secret. One round trip.
+// List returns the targets of a queue, in the order of their groups, without their secrets. One round trip.
 func (s *Store) List(ctx context.Context, queue string) ([]State, error) {
 	if err := lua.CheckQueue(queue); err != nil {
 		return nil, err
@@ -191,7 +194,8 @@ func (s *Store) ask(queue string, texts *map[string]string) view.Question {
 	return view.Into(s.client.B().Hgetall().Key(s.key(queue)).Build(), texts, rueidis.RedisResult.AsStrMap)
 }
 
-// edit writes what edit makes of a target, if nobody else has changed it meanwhile, and else asks edit again.
+// edit replaces the stored text of a target by the text that edit returns. If another client changes the target
+// meanwhile, edit is called again with the new text.
 func (s *Store) edit(ctx context.Context, queue, group string,
 	edit func(before string, known bool, all int64) (string, error)) error {
 	if err := errors.Join(lua.CheckQueue(queue), lua.CheckGroup(group)); err != nil {
@@ -202,7 +206,7 @@ func (s *Store) edit(ctx context.Context, queue, group string,
 	for {
 		done, err := s.tryEdit(ctx, queue, group, edit)
 		if lostReply(err) && loop.Sleep(ctx, editPause) {
-			continue // each edit can be made again
+			continue // every edit may run twice
 		}
 		if done || err != nil {
 			return s.failed("write", queue, group, err)
@@ -236,8 +240,9 @@ func (s *Store) failed(what, queue, group string, err error) error {
 	return fmt.Errorf("%s the target of %s/%s: %w", what, queue, group, err)
 }
 
-// all returns the targets of all registered queues, as Redis holds them. Of queues that had none it asks whether they have some
-// now, hundreds in one request; on a cluster, where that takes one for each queue, it sends them together.
+// all returns the stored texts of the targets of all registered queues. For queues without targets at the last time it
+// asks whether they have some now: for hundreds of queues in one EXISTS, or on a cluster with one EXISTS a queue, sent
+// together.
 func (s *Store) all(ctx context.Context, had map[string]bool) (map[place]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
@@ -261,7 +266,7 @@ func (s *Store) all(ctx context.Context, had map[string]bool) (map[place]string,
 	for batch := range slices.Chunk(others, size) {
 		batches = append(batches, batch)
 	}
-	for len(batches) > 0 { // of a batch with some the halves are asked, down to single queues
+	for len(batches) > 0 { // a batch with some targets is halved, down to single queues
 		counts := make([]int64, len(batches))
 		questions := make([]view.Question, len(batches))
 		for i, batch := range batches {
@@ -291,10 +296,10 @@ func (s *Store) all(ctx context.Context, had map[string]bool) (map[place]string,
 
 const existsBatch = 500
 
-// otherType stands for the targets of a queue whose key holds something else.
+// otherType stands for the targets of a queue whose key has another Redis type.
 const otherType = "of another type"
 
-// read returns the targets of queues. One queue whose key holds something else leaves the others alone.
+// read returns the stored texts of the targets of queues. A key of another Redis type does not affect the other queues.
 func (s *Store) read(ctx context.Context, queues []string) (map[place]string, error) {
 	texts := make([]map[string]string, len(queues))
 	questions := make([][]view.Question, len(queues))

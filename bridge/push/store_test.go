@@ -17,8 +17,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// A key is made once and told once; it goes on when a target changes. After a rotation old and new keys verify, and after the old
-// one is dropped the new one alone does.
+// A key is generated once and returned once, and stays when a target changes. After a rotation requests verify with
+// the old and the new key. After the old key is dropped they verify only with the new one.
 func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 	t.Parallel()
 	g, v := newRig(t), newReceiver(t, nil)
@@ -68,7 +68,7 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	verifies(second, added.Key)
-	for range 2 { // the second time it is repeated, as after an error
+	for range 2 { // the second call repeats the first, as after an error
 		if third, err := g.store.Rotate(t.Context(), "q", "g", testKey); err != nil || third != testKey {
 			t.Fatal(third, err)
 		}
@@ -86,7 +86,7 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 	}
 }
 
-// A full server refused to add a target, and to rotate a key that somebody else may know.
+// Regression: a full server refused to add a target, and to rotate a key that may have leaked.
 func TestAFullServerHasTargetsAddedRotatedAndRemoved(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -111,7 +111,7 @@ func TestAFullServerHasTargetsAddedRotatedAndRemoved(t *testing.T) {
 	redistest.Want(t, "targets left", fmt.Sprint(len(all), err), "0 <nil>")
 }
 
-// Who lists targets sees nothing that would let him sign, or get in.
+// A list of targets holds no secret: neither keys nor header values.
 func TestListsHoldNoSecrets(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -134,7 +134,7 @@ func TestListsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// Operators who change targets of one queue at the same time do not undo each other's changes, and its targets are bounded.
+// Concurrent changes of targets of one queue do not undo each other, and keep within the limit of targets.
 func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -160,7 +160,7 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	other.Group = "g1"
 	err = g.store.edit(t.Context(), "q", "g1", func(before string, _ bool, _ int64) (string, error) {
 		if seen = append(seen, before); len(seen) == 1 {
-			g.set(other) // somebody else is faster
+			g.set(other) // another operator is faster
 		}
 		return strings.Replace(before, "https://", "http://", 1), nil
 	})
@@ -177,7 +177,7 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	}
 }
 
-// A user who lacks a right changes nothing, and is told so.
+// A user who lacks a right changes nothing, and gets an error.
 func TestAUserWithoutARightChangesNoTarget(t *testing.T) {
 	t.Parallel()
 	g := newRig(t)
@@ -207,14 +207,14 @@ func TestAUserWithoutARightChangesNoTarget(t *testing.T) {
 	}
 }
 
-// The reply of a change was lost, and with it a key that signed from then on, and that nobody had been shown.
+// Regression: when the reply of Set was lost, the target signed with a new key that the caller never got.
 func TestAKeyWhoseReplyIsLostIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	proxy, prefix := server.Proxy(t), server.Prefix(t)
 	store := NewStore(proxy.Client(t), prefix)
 	client := server.Client(t)
-	cutWrite := func() { // the server knows all scripts of a change but the one that writes, so that alone is sent by EVAL
+	cutWrite := func() { // leave only the script that writes out of the server's cache, so only it is sent by EVAL
 		t.Helper()
 		queuetest.Do(t, client, "SCRIPT", "FLUSH")
 		_, err := lua.Register(t.Context(), client, lua.NewGlobals(prefix), []string{"q"})

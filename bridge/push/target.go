@@ -31,7 +31,7 @@ const (
 // Bounds of a Target.
 const (
 	MaxTimeout     = time.Minute // of a request
-	MaxConcurrency = 1000        // requests of a target under way from a process
+	MaxConcurrency = 1000        // requests in flight to a target, from each process
 	MaxURLBytes    = 2048        // of a URL
 	MaxList        = 20          // headers, status codes, networks
 	MaxValueBytes  = 1024        // of a header
@@ -39,10 +39,11 @@ const (
 
 	minTimeout, minInterval = 10 * time.Millisecond, 10 * time.Millisecond
 	maxInterval             = 24 * time.Hour
-	maxTextBytes            = 64 << 10 // of a target as Redis holds it
+	maxTextBytes            = 64 << 10 // of a stored target
 )
 
-// Target is where the messages of a queue's group are posted to, and how. Fields that are zero have their defaults.
+// Target is the URL that the messages of a queue's group are posted to, with its settings. A zero field has its
+// default.
 type Target struct {
 	Queue string
 	Group string
@@ -75,7 +76,7 @@ type Target struct {
 	Burst int
 }
 
-// stored is a target as Redis holds it.
+// stored is the JSON form of a target in Redis.
 type stored struct {
 	URL         string            `json:"url"`
 	AllowHTTP   bool              `json:"allow_http,omitempty"`
@@ -92,7 +93,7 @@ type stored struct {
 	Burst       int               `json:"burst,omitempty"`
 }
 
-// WithDefaults returns the target with defaults in the place of zeros.
+// WithDefaults returns the target with defaults in place of zero fields.
 func (t Target) WithDefaults() Target {
 	t.Timeout = cmp.Or(t.Timeout, DefaultTimeout)
 	t.Concurrency = cmp.Or(t.Concurrency, DefaultConcurrency)
@@ -102,7 +103,7 @@ func (t Target) WithDefaults() Target {
 	return t
 }
 
-// text returns the target as Redis holds it.
+// text returns the target as JSON, as it is stored in Redis.
 func (t Target) text() string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -114,8 +115,8 @@ func (t Target) text() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// parseTarget reads what Redis holds. What another program wrote is checked as what was typed. A field that nobody knows is
-// refused: a setting of a newer release is not left out unseen. No error shows a key.
+// parseTarget reads a stored target and checks it, because another program may have written it. It refuses unknown
+// fields, so that a setting of a newer release is not ignored silently. No error shows a key.
 func parseTarget(queue, group, text string) (Target, error) {
 	var s stored
 	dec := json.NewDecoder(strings.NewReader(text))
@@ -133,7 +134,7 @@ func parseTarget(queue, group, text string) (Target, error) {
 	return t, t.Check()
 }
 
-// Check refuses what no request can be made of, or none that is safe. ErrInvalid; all that is wrong is in the error.
+// Check returns ErrInvalid if no request, or no safe one, can be made for the target. The error names every fault.
 func (t Target) Check() error {
 	t = t.WithDefaults()
 	errs := []error{lua.CheckQueue(t.Queue), lua.CheckGroup(t.Group), t.checkURL(), t.checkKeys(), checkHeaders(t.Headers),
@@ -149,14 +150,14 @@ func (t Target) Check() error {
 	return errors.Join(errs...)
 }
 
-// reaches says whether what is posted to t gets as far as what is posted to o: nothing differs that could mend a target that is
-// down, or break one. How much is posted at a time, with which keys, and when the circuit opens may differ.
+// reaches reports whether t and o are up or down together: no setting differs that could make the target answer, or
+// stop it from answering. Concurrency, rate, keys and circuit settings may differ.
 func (t Target) reaches(o Target) bool {
 	return t.URL == o.URL && t.Timeout == o.Timeout && slices.Equal(t.Networks, o.Networks) && maps.Equal(t.Headers, o.Headers)
 }
 
 func (t Target) checkURL() error {
-	// What is wrong is told without the URL: a path or a query may hold a secret.
+	// The errors show the URL without user, password and query, which may be secret.
 	invalid := func(rule string, args ...any) error {
 		return &lua.InvalidError{Field: "url", Value: showURL(t.URL), Rule: fmt.Sprintf(rule, args...)}
 	}
@@ -230,13 +231,13 @@ var (
 	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$")
 	headerValue = regexp.MustCompile(`^[!-~]([ -~]*[!-~])?$`)
 
-	// ownHeaders are those that the request has by itself, and those that are between two hops.
+	// ownHeaders are the headers that the request sets itself, and the hop-by-hop headers.
 	ownHeaders = []string{"Host", "Content-Length", "Content-Type", "Content-Encoding", "Accept-Encoding", "Expect", "Connection",
 		"Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding",
 		"Upgrade"}
 )
 
-// checkHeaders refuses headers that could change what the request is, or that no line of it can hold.
+// checkHeaders refuses headers that would change the request itself, and invalid names and values.
 func checkHeaders(headers map[string]string) error {
 	if len(headers) > MaxList {
 		return lua.Invalid("headers", fmt.Sprint(len(headers)), "must be at most %d", MaxList)
@@ -262,7 +263,7 @@ func checkHeaders(headers map[string]string) error {
 	return nil
 }
 
-// showURL shows where a URL leads, without what may be secret in it: user, password and query.
+// showURL returns a URL without the parts that may be secret: user, password and query.
 func showURL(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// configs are how a worker may be traced, from nothing to all that is recorded and thrown away.
+// configs returns ways to trace a worker: from no tracing to recording every span and dropping it.
 func configs() []struct {
 	name string
 	tracing.Config
@@ -37,7 +37,7 @@ func configs() []struct {
 	}
 }
 
-// BenchmarkHandler measures what tracing adds to one delivery, in a worker that does nothing.
+// BenchmarkHandler measures the cost of tracing for one delivery, with a handler that does nothing.
 func BenchmarkHandler(b *testing.B) {
 	for _, c := range configs() {
 		b.Run(c.name, func(b *testing.B) {
@@ -53,10 +53,11 @@ func BenchmarkHandler(b *testing.B) {
 	}
 }
 
-// BenchmarkDrainAndDeliver has messages with a traceparent drained and delivered by a worker with 64 slots, traced in one way and
-// then in the next, in turns and in an order that changes; "plain" never saw this package. A ratio is the median over rounds of
-// plain's time by the other's in the same round: as the clock on the wall has it, and of this process's processors, which other
-// programs disturb less. Run it with -benchtime 1x on a quiet machine.
+// BenchmarkDrainAndDeliver measures the draining and delivery of messages with a traceparent, by a worker with 64
+// slots. It alternates the ways of tracing, in changing order; "plain" does not use this package. A ratio is the
+// median over the rounds of plain's time divided by the other way's time in the same round. There is one for the wall
+// clock, and one for the processor time of this process, which other programs disturb less. Run it with -benchtime 1x
+// on a quiet machine.
 func BenchmarkDrainAndDeliver(b *testing.B) {
 	const messages, rounds = 20_000, 21
 	server := redistest.Own(b)
@@ -78,7 +79,7 @@ func BenchmarkDrainAndDeliver(b *testing.B) {
 					cfg = tracing.Worker(cfg, way.Config)
 				}
 				wall, processor := drainAndDeliver(b, r, cfg, messages)
-				if round > 0 { // the first one warms up
+				if round > 0 { // the first round warms up
 					walls[way.name] = append(walls[way.name], wall.Seconds())
 					processors[way.name] = append(processors[way.name], processor.Seconds())
 				}
@@ -98,7 +99,7 @@ func BenchmarkDrainAndDeliver(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// ratio is the median of a by b, pair by pair.
+// ratio returns the median of a[i]/b[i].
 func ratio(a, b []float64) float64 {
 	all := make([]float64, len(a))
 	for i := range a {
@@ -108,8 +109,8 @@ func ratio(a, b []float64) float64 {
 	return all[len(all)/2]
 }
 
-// drainAndDeliver returns how long it takes from the first drain until all are settled, and the processor time of this process
-// meanwhile.
+// drainAndDeliver returns the time from the first drain until all messages are settled, and this process's processor
+// time for it.
 func drainAndDeliver(b *testing.B, r *bridge.Redis, cfg bridge.WorkerConfig, messages int) (wall, processor time.Duration) {
 	b.Helper()
 	ctx, stop := context.WithCancel(b.Context())
@@ -148,7 +149,7 @@ func drainAndDeliver(b *testing.B, r *bridge.Redis, cfg bridge.WorkerConfig, mes
 	do(err)
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	runtime.GC() // what was left by the one before is not ours
+	runtime.GC() // collect the garbage of the run before
 	began, spent := time.Now(), processorTime()
 	for left := messages; left > 0; {
 		d, err := lua.Drain(ctx, r.Client, k, 500, 1<<20)

@@ -13,15 +13,15 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// Client is a bridge.Client that makes a span of each call that schedules, "schedule <queue>". Its messages carry that span in
-// their headers, with trace state and baggage of the context; headers of these names that a message has already are replaced.
-// What would go beyond the headers that a message may have is left out.
+// Client is a bridge.Client that makes a span, "schedule <queue>", for each call that schedules messages. The
+// messages carry that span in their headers, with the trace state and baggage of the context. These headers replace
+// headers of the same names. A trace header that would exceed the limits of a message's headers is left out.
 type Client struct {
 	*bridge.Client
 	tracer *tracer // nil = off
 }
 
-// NewClient returns a client that traces, and closes the other when it is closed.
+// NewClient returns a client that traces the calls of the given one. Closing it closes the given one.
 func NewClient(client *bridge.Client, c Config) *Client {
 	if c.Provider == nil {
 		return &Client{Client: client}
@@ -34,7 +34,7 @@ func (t *tracer) schedules(ctx context.Context, queue string) (context.Context, 
 		operation(queue, "schedule", semconv.MessagingOperationTypeSend))
 }
 
-// Schedule is bridge.Client.Schedule in a span.
+// Schedule is bridge.Client.Schedule with a span.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error) {
 	if c.tracer == nil {
 		return c.Client.Schedule(ctx, queue, payload, options...)
@@ -58,7 +58,7 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 	return receipt, err
 }
 
-// ScheduleBatch is bridge.Client.ScheduleBatch in one span, which all its messages carry.
+// ScheduleBatch is bridge.Client.ScheduleBatch with one span, which all its messages carry.
 func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
 	if c.tracer == nil {
 		return c.Client.ScheduleBatch(ctx, queue, messages)

@@ -39,7 +39,7 @@ func newClient(t *testing.T, r *bridge.Redis, prefix string) *bridge.Client {
 	return c
 }
 
-// meta returns what is stored beside a scheduled message.
+// meta returns the meta of a scheduled message.
 func meta(t *testing.T, r *bridge.Redis, prefix, id string) string {
 	t.Helper()
 	text, err := r.Client.Do(t.Context(),
@@ -50,7 +50,8 @@ func meta(t *testing.T, r *bridge.Redis, prefix, id string) string {
 	return text
 }
 
-// A message carries the span that scheduled it, and the baggage of the context; a batch shares one span.
+// A message carries the span of the call that scheduled it, and the baggage of the context. All messages of a batch
+// carry the same span.
 func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -96,7 +97,7 @@ func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	request.End()
 }
 
-// Errors are named.
+// The span of a refused message has the kind of the error.
 func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -111,7 +112,7 @@ func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	if _, err := c.ScheduleBatch(ended, "orders", []bridge.NewMessage{{}}); err == nil {
 		t.Log("it was faster than its context")
 	}
-	if err := c.Close(); err != nil { // the bridge.Client's
+	if err := c.Close(); err != nil { // it closes the bridge.Client
 		t.Fatal(err)
 	}
 	spans.Reset()
@@ -121,7 +122,7 @@ func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	want(t, "error.type", attributes(look(t, spans, "schedule orders"))["error.type"], "closed")
 }
 
-// Off, or with a provider that records nothing: the first adds no header, the second passes on what the context says.
+// Without a provider the client adds no header. With a provider that records nothing it passes the context's trace on.
 func TestClientThatRecordsNothing(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

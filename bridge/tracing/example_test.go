@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A message is scheduled in a span, fails once, and is done. A program gives the provider an exporter that sends.
+// A message is scheduled in a span, fails once, and is acknowledged. A real program gives the provider an exporter.
 func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -76,8 +76,8 @@ func Example() {
 	// process orders, consumer, Unset, linked to schedule orders, linked to process orders
 }
 
-// attempt is which one a span is of. Spans come as they end: the one of an attempt when it is settled, and by then the next
-// attempt may have begun.
+// attempt returns the attempt of a span. Spans arrive in the order of their ends. The span of an attempt ends when the
+// delivery is settled, and by then the next attempt may have begun.
 func attempt(s tracetest.SpanStub) int64 {
 	for _, a := range s.Attributes {
 		if a.Key == "duestream.attempt" {

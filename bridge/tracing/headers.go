@@ -20,8 +20,8 @@ const (
 	tracestate  = "tracestate"
 )
 
-// carrier lets a propagator read a message's headers, but for those that no client of ours would have written: they cost time to
-// read, and W3C demands less.
+// carrier gives a propagator the headers of a message, except values that are longer than our clients write. Parsing
+// them would take time, and W3C does not demand support for such lengths.
 type carrier map[string]string
 
 func (c carrier) Get(name string) string {
@@ -35,9 +35,10 @@ func (c carrier) Set(string, string) {}
 
 func (c carrier) Keys() []string { return slices.Collect(maps.Keys(c)) }
 
-// extract returns a context with what the headers of a message say. What does not parse, or is too large, is not there.
+// extract returns a context with the trace and baggage in a message's headers. A malformed or too large header is
+// ignored.
 func (t *tracer) extract(ctx context.Context, headers map[string]string) context.Context {
-	if trace.SpanContextFromContext(ctx).IsValid() { // of who runs the worker: a message has its own
+	if trace.SpanContextFromContext(ctx).IsValid() { // the worker's own span does not belong to the message
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	}
 	if baggage.FromContext(ctx).Len() > 0 {
@@ -49,15 +50,15 @@ func (t *tracer) extract(ctx context.Context, headers map[string]string) context
 	return t.propagator.Extract(ctx, carrier(headers))
 }
 
-// inject returns what the context says, as headers.
+// inject returns the trace and baggage of the context as headers.
 func (t *tracer) inject(ctx context.Context) propagation.MapCarrier {
 	found := propagation.MapCarrier{}
 	t.propagator.Inject(ctx, found)
 	return found
 }
 
-// with returns headers with those that were found, and leaves both alone. What does not fit into a message is left out: whoever
-// gets it has one header less, and the message all that its producer gave it.
+// with returns a copy of headers with the trace headers in found added. A trace header that does not fit into the
+// message is left out, so that the producer's own headers are all kept.
 func with(headers map[string]string, found propagation.MapCarrier) map[string]string {
 	if len(found) == 0 {
 		return headers
@@ -67,7 +68,7 @@ func with(headers map[string]string, found propagation.MapCarrier) map[string]st
 		all = make(map[string]string, len(found))
 	}
 	if found[traceparent] != "" {
-		delete(all, tracestate) // of another trace
+		delete(all, tracestate) // it belongs to another trace
 	}
 	for name := range found {
 		delete(all, name)
@@ -90,7 +91,7 @@ func with(headers map[string]string, found propagation.MapCarrier) map[string]st
 	return all
 }
 
-// byNeed has what cannot be done without go first.
+// byNeed sorts traceparent first, then tracestate, then all others by name.
 func byNeed(a, b string) int {
 	need := func(name string) int { return slices.Index([]string{tracestate, traceparent}, name) }
 	return cmp.Or(cmp.Compare(need(b), need(a)), strings.Compare(a, b))

@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// traced is a context in a span, with trace state and baggage of so many bytes.
+// traced returns a context in a span, with the given trace state and baggage.
 func traced(t testing.TB, state, bag string) context.Context {
 	sc := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 1})
 	if state != "" {
@@ -39,7 +39,7 @@ func filled(n, size int) map[string]string {
 	return headers
 }
 
-// What does not fit beside a message's own headers is left out, and the message is good.
+// Trace headers that do not fit beside a message's own headers are left out, and the message stays valid.
 func TestHeadersThatDoNotFitAreLeftOut(t *testing.T) {
 	t.Parallel()
 	provider, _ := memory(t)
@@ -86,7 +86,7 @@ func TestHeadersThatDoNotFitAreLeftOut(t *testing.T) {
 	}
 }
 
-// A context that says nothing leaves the headers as they are: whoever wrote them by hand keeps them.
+// A context without a trace leaves the headers unchanged, so that headers written by hand are kept.
 func TestContextWithoutATraceLeavesHeaders(t *testing.T) {
 	t.Parallel()
 	provider, _ := memory(t)
@@ -95,7 +95,7 @@ func TestContextWithoutATraceLeavesHeaders(t *testing.T) {
 	want(t, "headers", fmt.Sprint(all), fmt.Sprint(map[string]string{"traceparent": origin, "tracestate": "a=b"}))
 }
 
-// A propagator of another making counts, with whatever it writes.
+// odd is a propagator with headers of its own. A configured propagator is used for reading and writing.
 type odd struct{}
 
 func (odd) Inject(_ context.Context, c propagation.TextMapCarrier) {
@@ -126,8 +126,8 @@ func TestPropagatorByChoice(t *testing.T) {
 	want(t, "headers of the message", m.Headers["x-odd"], "ok")
 }
 
-// FuzzTraceHeaders: whatever a message says of traces, its handler is called once, in a span, and what the handler sends on is
-// what a message may carry.
+// FuzzTraceHeaders: for any trace headers of a message, its handler is called once, in a span, and the headers that
+// the handler sends on are valid for a message.
 func FuzzTraceHeaders(f *testing.F) {
 	for _, parent := range []string{"", origin, "00-" + origin[3:], "ff" + origin[2:], "01" + origin[2:] + "-more", origin + "-x",
 		"00-00000000000000000000000000000000-0000000000000000-00", strings.ToUpper(origin), "\xff\x00", strings.Repeat("0", 9000)} {

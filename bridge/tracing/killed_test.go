@@ -6,8 +6,8 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// A worker that is killed can tell nobody of its attempt. The next one is linked to the producer and to the attempt before, and
-// says that the one between was reclaimed.
+// A killed worker cannot send the span of its attempt. The span of the next attempt is linked to the producer and to
+// the last attempt with a span, and has an event that the attempt between was reclaimed.
 func TestAttemptAfterAKilledWorkerIsLinked(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

@@ -28,7 +28,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// receiver takes what an OTLP exporter sends, as a collector does.
+// receiver receives spans from an OTLP exporter, like a collector.
 type receiver struct {
 	mu    sync.Mutex
 	spans []*otlp.Span
@@ -63,7 +63,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	_, _ = w.Write(reply)
 }
 
-// exporting is a provider that sends to a receiver, and what waits until all was sent.
+// exporting returns a provider that exports to a receiver, and that receiver.
 func exporting(t *testing.T) (*sdktrace.TracerProvider, *receiver) {
 	t.Helper()
 	received := &receiver{}
@@ -80,8 +80,8 @@ func exporting(t *testing.T) (*sdktrace.TracerProvider, *receiver) {
 	return provider, received
 }
 
-// tree prints spans as they hang together: IDs as letters, and what differs from run to run replaced. The first trace is that of
-// who wrote the header.
+// tree prints spans as trees, with letters for IDs, and with replacements for values that differ from run to run. The
+// first trace is that of the producer's header.
 func tree(spans []*otlp.Span, header string) string {
 	slices.SortFunc(spans, func(a, b *otlp.Span) int { return int(int64(a.StartTimeUnixNano) - int64(b.StartTimeUnixNano)) })
 	traces, ids := map[string]string{header[3:35]: "A"}, map[string]string{header[36:52]: "A1"}
@@ -153,7 +153,7 @@ func pairs(all []*common.KeyValue) string {
 	return " " + strings.Join(values(all), ", ")
 }
 
-// wrapped puts as many texts on a line as fit.
+// wrapped joins texts into lines of limited length.
 func wrapped(texts []string) (lines []string) {
 	for _, text := range texts {
 		if n := len(lines); n == 0 || len(lines[n-1])+2+len(text) > 100 {
@@ -165,8 +165,8 @@ func wrapped(texts []string) (lines []string) {
 	return lines
 }
 
-// A producer in Python that knows nothing but a header schedules a message; it is delayed, fails twice, and is acknowledged. What
-// an OTLP receiver gets of that is in the documentation.
+// A producer in Python writes only a header. Its message is delayed, fails twice, and is acknowledged.
+// docs/TRACING.md shows the spans that an OTLP receiver gets.
 func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

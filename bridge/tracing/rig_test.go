@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// child is a worker that traces, to be killed while it handles its first message.
+// child is a worker with tracing that the test kills while it handles its first message.
 func child(url, prefix string) {
 	ctx := context.Background()
 	r, err := bridge.DialWait(ctx, url, slog.New(slog.DiscardHandler))
@@ -46,7 +46,7 @@ func child(url, prefix string) {
 	panic(w.Run(ctx))
 }
 
-// startChild starts that worker, and returns what kills it once it handles a message.
+// startChild starts a child, and returns a function that kills it once it handles a message.
 func startChild(t *testing.T, prefix string) (kill func()) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -67,7 +67,7 @@ func startChild(t *testing.T, prefix string) (kill func()) {
 	})
 }
 
-// serve runs a bridge until the test ends. What fails is tried again at once.
+// serve runs a bridge until the test ends. Failed messages are retried at once.
 func serve(t *testing.T, r *bridge.Redis, prefix string) {
 	t.Helper()
 	defaults := bridge.Policy{VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond,
@@ -94,8 +94,8 @@ func run(t *testing.T, begin func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// work runs a worker that traces, with a handler that fails the first attempts; it returns when an attempt succeeded, or when as
-// many as given were settled.
+// work runs a worker with tracing whose handler fails the first attempts. It returns when an attempt has succeeded,
+// or when the given number of attempts were settled.
 func work(t *testing.T, r *bridge.Redis, prefix string, provider trace.TracerProvider, fail, settle int) {
 	t.Helper()
 	settled, n := make(chan bridge.Settlement, 100), 0
@@ -124,7 +124,7 @@ func work(t *testing.T, r *bridge.Redis, prefix string, provider trace.TracerPro
 	stop()
 }
 
-// normal has what differs from run to run replaced.
+// normal returns an attribute's value, replaced if it differs from run to run.
 func normal(name, value string) string {
 	switch name {
 	case "messaging.client.id":

@@ -15,22 +15,23 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Config says how messages are traced. The zero value is off.
+// Config configures tracing. The zero value switches it off.
 type Config struct {
-	// Provider makes the spans: the one that the program gives its exporter. nil = off: nothing is read, written or spent. One
-	// that records nothing (noop.NewTracerProvider()) has traces and baggage pass through this program.
+	// Provider makes the spans: usually the one that the program's exporter is attached to. nil = off: no header is
+	// read or written. With noop.NewTracerProvider() traces and baggage pass through this program, but it makes no
+	// spans.
 	Provider trace.TracerProvider
 
-	// Propagator reads headers of messages and writes them. nil = W3C trace context and baggage.
+	// Propagator reads and writes the headers of messages. nil = W3C trace context and baggage.
 	Propagator propagation.TextMapPropagator
 
-	// Parent continues the producer's trace across the delay: deliveries become children of the span that scheduled the message.
-	// Otherwise each attempt is a trace of its own, which is linked to the producer's. A trace that is continued after days comes
-	// too late for most that collect, sample or draw traces.
+	// Parent continues the producer's trace across the delay: deliveries become children of the span that scheduled
+	// the message. Otherwise each attempt is a trace of its own, with a link to the producer's. Most collectors,
+	// samplers and viewers cannot handle a trace that continues after days.
 	Parent bool
 }
 
-// Names of what semantic conventions do not have.
+// Names and attributes that OpenTelemetry's semantic conventions do not define.
 const (
 	scope  = "github.com/duestream/duestream/bridge/tracing"
 	system = "duestream"
@@ -44,7 +45,7 @@ const (
 	keyDelay      = attribute.Key("duestream.delay")      // seconds until the next attempt
 	keyError      = attribute.Key("duestream.error")      // of the last attempt
 	keyDue        = attribute.Key("duestream.due_ms")     // Unix ms
-	keyReady      = attribute.Key("duestream.ready")      // went straight into the stream
+	keyReady      = attribute.Key("duestream.ready")      // it became ready at once
 	keyRefused    = attribute.Key("duestream.refused")    // messages of a batch
 )
 
@@ -64,14 +65,14 @@ func newTracer(c Config) *tracer {
 	return &tracer{made, c.Propagator, c.Parent}
 }
 
-// operation returns what is known of all spans of an operation, also to samplers.
+// operation returns the attributes that all spans of an operation have from their start, so that samplers see them.
 func operation(queue, name string, more ...attribute.KeyValue) trace.SpanStartOption {
 	return trace.WithAttributes(append([]attribute.KeyValue{
 		semconv.MessagingSystemKey.String(system), semconv.MessagingDestinationName(queue), semconv.MessagingOperationName(name),
 	}, more...)...)
 }
 
-// fail says on a span what went wrong, by kind and text; the text is that of the error unless another one is given.
+// fail records an error on a span, with its kind and text. A non-empty other replaces the error's own text.
 func fail(span trace.Span, err error, other string) (kind, text string) {
 	kind, text = kindOf(err), lua.CutText(cmp.Or(other, err.Error()))
 	span.SetStatus(codes.Error, text)
@@ -79,7 +80,7 @@ func fail(span trace.Span, err error, other string) (kind, text string) {
 	return kind, text
 }
 
-// kinds are errors that have a name; others have the one of their type.
+// kinds are the names of known errors. The kind of any other error is the name of its type.
 var kinds = []struct {
 	err  error
 	name string

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A worker that stops before its handler is done has a span of that, sent before the process ends, and whoever gets the message
-// next is linked to it. One that acknowledges what somebody else took away says that it lost it.
+// If a worker stops before its handler returns, the span of the attempt is sent before the process ends, and the next
+// attempt is linked to it. If a worker acknowledges a delivery that was reclaimed, the span says that it was lost.
 func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -64,7 +64,7 @@ func TestStoppedAndLostAttemptsAreTold(t *testing.T) {
 	stop()
 }
 
-// A handler that returns nil after the grace of a stop had a span that never ended, and was kept for ever.
+// Regression: the span of a handler that returned nil after the worker had stopped never ended, and was kept for ever.
 func TestHandlerThatIsLeftBehindEndsItsSpan(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)

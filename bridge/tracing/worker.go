@@ -18,15 +18,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Worker returns the configuration of a worker that makes spans of its deliveries:
+// Worker returns the configuration of a worker that makes spans for its deliveries:
 //
-//   - "drain <queue>", from the due time until the message was ready, by the clock of the Redis server; none where an entry does
-//     not say when it was due;
-//   - "process <queue>", for as long as the handler runs, with what came of it: the context that the handler gets is in it, and
-//     has the message's baggage. It is linked to the span that scheduled the message and to the last attempt.
+//   - "drain <queue>", from the due time until the message became ready, by the clock of the Redis server. An entry
+//     without a due time gets none.
+//   - "process <queue>", for the run of the handler, with the outcome of the delivery. The handler's context carries
+//     this span and the message's baggage. The span is linked to the span that scheduled the message and to the last
+//     attempt.
 //
-// Settled and Retried are called as before; whoever sets them does so before this. An attempt whose process was killed has no
-// span, as any that its exporter had not sent.
+// Settled and Retried are still called; set them before calling Worker. An attempt whose process was killed has no
+// span, and spans that its exporter had not sent are lost.
 func Worker(cfg bridge.WorkerConfig, c Config) bridge.WorkerConfig {
 	if c.Provider == nil || cfg.Handler == nil {
 		return cfg
@@ -49,7 +50,7 @@ type worker struct {
 	retried func(*bridge.Message, time.Duration, string)
 	spans   map[string]spans // by queue
 
-	attempts sync.Map // *bridge.Message → *attempt: the handler returned, and the delivery is not settled yet
+	attempts sync.Map // *bridge.Message → *attempt: deliveries whose handler returned and that are not settled yet
 }
 
 // spans are the names and attributes of the spans of one queue. They are made once, not for each delivery.
@@ -67,16 +68,16 @@ func newSpans(queue, group string) spans {
 	}
 }
 
-// attempt is one delivery that is recorded.
+// attempt is one recorded delivery.
 type attempt struct {
 	span  trace.Span
 	err   error
-	text  string        // of err, when it is none of the handler's
-	ended time.Time     // the handler
-	delay time.Duration // until the next one
+	text  string        // replaces the text of err, after a panic
+	ended time.Time     // when the handler returned
+	delay time.Duration // until the next attempt
 }
 
-// errPanicked stands for what only the worker knows: it recovers panics.
+// errPanicked stands for a panic of the handler. Only package stream, which recovers it, knows its value.
 var errPanicked = errors.New("the handler panicked, or ended its goroutine")
 
 func (w *worker) handle(ctx context.Context, m *bridge.Message) (err error) {
@@ -122,7 +123,8 @@ var (
 	linkLast   = []attribute.KeyValue{keyLink.String("last_attempt")}
 )
 
-// drained makes the span from due to ready, and returns the context of its children.
+// drained makes the span from due to ready, and returns the context for its children. It returns false if the due
+// time is missing or not in milliseconds.
 func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root bool,
 	links []trace.Link) (context.Context, bool) {
 	ready := lua.EntryTime(m.EntryID)
@@ -141,10 +143,11 @@ func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root
 	return ctx, true
 }
 
-// earliest is before any due time in milliseconds: what is before it are seconds, or no due time at all.
+// earliest is the earliest plausible due time in milliseconds. An earlier one is in seconds, or missing.
 var earliest = time.UnixMilli(1e12)
 
-// lastAttempt is what the entry says of an attempt before this one.
+// lastAttempt returns the span of the attempt before this one, which the entry carries in last_trace. It is invalid
+// if there is none.
 func lastAttempt(m *bridge.Message) trace.SpanContext {
 	told := m.Extra[lua.FieldLastTrace]
 	if told == "" {
@@ -153,10 +156,10 @@ func lastAttempt(m *bridge.Message) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier{traceparent: told}))
 }
 
-// reclaimed is how the error of an attempt begins that a bridge ended, because its worker gave no sign of life.
+// reclaimed is the beginning of the error that a bridge writes when it reclaims an abandoned delivery.
 const reclaimed = "visibility timeout: not acknowledged within "
 
-// describe says on a span which delivery it is.
+// describe sets the attributes of a delivery on its span.
 func describe(span trace.Span, m *bridge.Message) {
 	all := append(make([]attribute.KeyValue, 0, 8), semconv.MessagingMessageID(m.ID),
 		semconv.MessagingMessageBodySize(len(m.Payload)), semconv.MessagingClientID(m.Consumer),
@@ -171,7 +174,7 @@ func describe(span trace.Span, m *bridge.Message) {
 	}
 }
 
-// end is when the handler returned, or panicked. What came of the delivery is not known yet.
+// end records that the handler returned or panicked. The span ends when the delivery is settled.
 func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, err error) {
 	if own := span.SpanContext(); err != nil && own.IsValid() && !own.IsRemote() {
 		told := propagation.MapCarrier{}
@@ -184,11 +187,11 @@ func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, er
 	}
 	a := &attempt{span: span, err: err, ended: time.Now()}
 	if err != nil && errors.Is(context.Cause(ctx), bridge.ErrStopping) {
-		a.settle("stopping") // the worker may end before it can settle this
+		a.settle("stopping") // the worker may end before it has settled the delivery
 		return
 	}
 	if errors.Is(context.Cause(ctx), bridge.ErrHandlerTimeout) {
-		a.settle("handler_timeout") // the worker may have settled the delivery before the handler returned, and tells nothing more
+		a.settle("handler_timeout") // the worker may have settled the delivery already, and then calls Settled no more
 		return
 	}
 	w.attempts.Store(m, a)
@@ -216,7 +219,7 @@ func (w *worker) onSettled(m *bridge.Message, s bridge.Settlement) {
 	}
 }
 
-// settle says on the span how the delivery ended, and ends it at the time when the handler did.
+// settle records on the span how the delivery ended. The span ends at the time when the handler returned.
 func (a *attempt) settle(s bridge.Settlement) {
 	a.span.SetAttributes(keySettlement.String(string(s)))
 	if s == bridge.Lost {
@@ -236,7 +239,7 @@ func (a *attempt) settle(s bridge.Settlement) {
 	a.span.End(trace.WithTimestamp(a.ended))
 }
 
-// plain returns what a handler has wrapped to say what is to be done (RetryAfter, DeadLetter).
+// plain returns the handler's own error, without the wrapping of RetryAfter or DeadLetter.
 func plain(err error) error {
 	for strings.HasPrefix(fmt.Sprintf("%T", err), "*stream.") && errors.Unwrap(err) != nil {
 		err = errors.Unwrap(err)

@@ -31,7 +31,7 @@ const (
 	other  = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 )
 
-// memory is a provider that keeps its spans, and where.
+// memory returns a provider that keeps its spans in memory, and the exporter that holds them.
 func memory(t testing.TB, options ...sdktrace.TracerProviderOption) (trace.TracerProvider, *tracetest.InMemoryExporter) {
 	spans := tracetest.NewInMemoryExporter()
 	p := sdktrace.NewTracerProvider(append(options, sdktrace.WithSyncer(spans))...)
@@ -39,7 +39,7 @@ func memory(t testing.TB, options ...sdktrace.TracerProviderOption) (trace.Trace
 	return p, spans
 }
 
-// message is a delivery that became ready 20 ms late, a second ago.
+// message returns a delivery that became ready about a second ago, 20 ms late.
 func message(headers map[string]string) *bridge.Message {
 	due := time.Now().Add(-time.Second).Truncate(time.Millisecond)
 	return &bridge.Message{
@@ -48,7 +48,7 @@ func message(headers map[string]string) *bridge.Message {
 	}
 }
 
-// deliver does what a worker does with a delivery.
+// deliver calls the handler and the callbacks for a delivery, like a worker.
 func deliver(cfg bridge.WorkerConfig, ctx context.Context, m *bridge.Message, s bridge.Settlement) (err error) {
 	done := make(chan struct{})
 	go func() {
@@ -72,7 +72,7 @@ func worker(c tracing.Config, handler bridge.Handler) bridge.WorkerConfig {
 
 func done(context.Context, *bridge.Message) error { return nil }
 
-// look returns the one span of a name.
+// look returns the only span with a name.
 func look(t *testing.T, spans *tracetest.InMemoryExporter, name string) tracetest.SpanStub {
 	t.Helper()
 	var found []tracetest.SpanStub
@@ -87,7 +87,7 @@ func look(t *testing.T, spans *tracetest.InMemoryExporter, name string) tracetes
 	return found[0]
 }
 
-// line is a span's links, attributes, events and status, in order.
+// line prints the links, events, kind and status of a span, in order.
 func line(s tracetest.SpanStub) string {
 	var b strings.Builder
 	pairs := func(all []attribute.KeyValue) {
@@ -130,7 +130,7 @@ func attributes(s tracetest.SpanStub) map[string]string {
 	return all
 }
 
-// Each attempt is a trace of its own, which begins when the message was due, and is linked to the one of the producer.
+// Each attempt is a trace of its own, which begins at the due time and is linked to the producer's trace.
 func TestAttemptIsATraceLinkedToTheProducers(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t)
@@ -165,7 +165,7 @@ func TestAttemptIsATraceLinkedToTheProducers(t *testing.T) {
 	}))
 }
 
-// By choice the producer's trace goes on.
+// With Config.Parent attempts continue the producer's trace.
 func TestAttemptContinuesTheProducersTraceByChoice(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t)
@@ -179,7 +179,7 @@ func TestAttemptContinuesTheProducersTraceByChoice(t *testing.T) {
 	want(t, "links", line(process), "link "+other[3:52]+" duestream.link=last_attempt\nconsumer Unset")
 }
 
-// A message that says nothing of a trace begins one, whatever the program traced that runs the worker.
+// A message without trace headers begins a new trace, even if the worker runs inside a span of its program.
 func TestMessageWithoutATraceBeginsOne(t *testing.T) {
 	t.Parallel()
 	for _, parent := range []bool{false, true} {
@@ -221,7 +221,8 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// Each way in which a delivery can end is told on its span, which ends once, when the handler did.
+// The span of a delivery tells how it ended, for every settlement. It ends once, with the time when the handler
+// returned.
 func TestEveryWayOutEndsTheSpan(t *testing.T) {
 	t.Parallel()
 	no := errors.New("no")
@@ -237,7 +238,7 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 		settled bridge.Settlement
 		want    string
 		kind    string // error.type
-		told    bool   // the next attempt is told of this one
+		told    bool   // the next attempt gets this one's traceparent
 	}{
 		{"done", nil, done, bridge.Acknowledged, "consumer Unset", "", false},
 		{"failed", nil, func(context.Context, *bridge.Message) error { return no }, bridge.Retried,
@@ -287,13 +288,13 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 				told = fmt.Sprintf("00-%s-%s-01", process.SpanContext.TraceID(), process.SpanContext.SpanID())
 			}
 			want(t, "trace", m.Trace, told)
-			cfg.Settled(m, c.settled) // nothing is left of it
+			cfg.Settled(m, c.settled) // a second call has no effect
 			look(t, spans, "process orders")
 		})
 	}
 }
 
-// Nothing is kept of a delivery that was settled, or cut short.
+// The worker keeps nothing of a delivery that was settled or cut short.
 func TestSettledDeliveriesAreForgotten(t *testing.T) {
 	t.Parallel()
 	provider, _ := memory(t)
@@ -306,7 +307,7 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
-	// A handler that was abandoned returns after its delivery was settled: nobody tells how that ended.
+	// An abandoned handler returns after its delivery was settled, so Settled is not called any more.
 	late, end := context.WithCancelCause(context.Background())
 	end(bridge.ErrHandlerTimeout)
 	m := message(nil)
@@ -319,7 +320,8 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 	runtime.KeepAlive(cfg)
 }
 
-// A retry is linked to the attempt before it; one that took a delivery from a dead worker says so.
+// A retry is linked to the attempt before it. After a dead worker its span has an event that the delivery was
+// reclaimed.
 func TestRetryIsLinkedToTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t)
@@ -332,7 +334,7 @@ func TestRetryIsLinkedToTheLastAttempt(t *testing.T) {
 		"event duestream.reclaimed duestream.error=visibility timeout: not acknowledged within 30000 ms\nconsumer Unset")
 }
 
-// Off is off: not even the configuration changes.
+// Without a provider, Worker does not even change the configuration.
 func TestWithoutProviderNothingIsDone(t *testing.T) {
 	cfg, ctx := worker(tracing.Config{}, done), t.Context()
 	if cfg.Settled != nil || cfg.Retried != nil {
@@ -344,7 +346,7 @@ func TestWithoutProviderNothingIsDone(t *testing.T) {
 	}
 }
 
-// A provider that records nothing has what a message carries pass on to the handler.
+// With a provider that records nothing, the handler still gets the message's trace and baggage.
 func TestProviderThatRecordsNothingPassesTracesOn(t *testing.T) {
 	t.Parallel()
 	m := message(map[string]string{"traceparent": origin, "baggage": "tenant=acme"})
@@ -357,7 +359,7 @@ func TestProviderThatRecordsNothingPassesTracesOn(t *testing.T) {
 	want(t, "trace of an attempt that there is not", m.Trace, "")
 }
 
-// Spans that the sampler leaves out cost no attributes, and the next attempt is told of them all the same.
+// A span that is not sampled gets no attributes, but the next attempt is still linked to it.
 func TestAttemptThatIsNotSampled(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t, sdktrace.WithSampler(sdktrace.NeverSample()))
@@ -370,7 +372,7 @@ func TestAttemptThatIsNotSampled(t *testing.T) {
 	}
 }
 
-// What a sampler gets to see: where to, which operation, and the links.
+// sampler records what a sampler sees: destination, operation and links.
 type sampler struct{ seen []sdktrace.SamplingParameters }
 
 func (s *sampler) Description() string { return "" }
@@ -394,7 +396,7 @@ func TestSamplerSeesQueueAndLinks(t *testing.T) {
 	}
 }
 
-// Times that nobody can believe, of a clock that went astray or an entry of foreign make, make no span.
+// An implausible time, from a wrong clock or a foreign entry, makes no drain span.
 func TestEntryFromTheFutureHasNoDrainSpan(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []string{"99999999999999-1", "0-1", "", "x", "-", "18446744073709551615-18446744073709551615"} {
@@ -406,7 +408,7 @@ func TestEntryFromTheFutureHasNoDrainSpan(t *testing.T) {
 	}
 	provider, spans := memory(t)
 	m := message(nil)
-	m.Due = m.Due.Add(time.Second) // the entry says that it was ready before
+	m.Due = m.Due.Add(time.Second) // by its entry ID the message was ready before its due time
 	deliver(worker(tracing.Config{Provider: provider}, done), t.Context(), m, bridge.Acknowledged)
 	drain := look(t, spans, "drain orders")
 	want(t, "length", drain.EndTime.Sub(drain.StartTime), time.Duration(0))

@@ -11,23 +11,23 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// Sight is what somebody has read of queues, bridges and servers for another purpose. What is zero is not known, and nothing is
-// said of it.
+// Sight is the state of queues, bridges and servers that a program has read for another purpose. A zero field is
+// unknown, and Advise ignores it.
 type Sight struct {
 	Prefix  string
 	Queues  []QueueSight
 	Bridges []view.Heartbeat
-	NoBeats bool // Bridges is not known
+	NoBeats bool // Bridges is unknown
 	Servers []ServerSight
 }
 
-// ServerSight is what a master says of itself.
+// ServerSight is the INFO of a master.
 type ServerSight struct {
 	Address string
 	Info    view.Info
 }
 
-// QueueSight is what a queue holds, in all its partitions together.
+// QueueSight is the state of a queue, over all its partitions.
 type QueueSight struct {
 	Queue      string
 	Partitions int
@@ -35,33 +35,34 @@ type QueueSight struct {
 	inspect.Flow
 	Overdue    int64
 	Behind     time.Duration // how late the oldest overdue message is
-	Stalled    time.Duration // for how long messages have been overdue while nothing became ready
+	Stalled    time.Duration // for how long messages have been overdue while none became ready
 	InSeconds  int64         // due times that look like seconds
 	Entries    int64         // of the stream
 	Dead       int64
-	NewestDead *time.Duration // how old the newest dead letter is
+	NewestDead *time.Duration // age of the newest dead letter
 	Groups     []GroupSight
-	MoreGroups int // that were not looked at
+	MoreGroups int // groups that were not read
 }
 
-// GroupSight is what a queue holds for one group.
+// GroupSight is the state of one group of a queue.
 type GroupSight struct {
 	Name       string
 	Consumers  int64
 	Lag        int64
-	Waiting    time.Duration // of the oldest entry that the group was not given yet
+	Waiting    time.Duration // age of the oldest entry that the group has not read
 	Unread     time.Duration // for how long entries have waited while no consumer read
 	Pending    int64
-	OldestIdle time.Duration  // since the oldest pending entry gave a sign of life
-	OldestHeld time.Duration  // for how long the entry is held that is held for longest, at least
+	OldestIdle time.Duration  // since the oldest pending entry was delivered or extended
+	OldestHeld time.Duration  // lower bound of the longest time that a consumer has held an entry
 	Holder     string         // the consumer of that entry
-	Usual      *time.Duration // how long deliveries took lately; nil: not known
-	Visibility time.Duration  // the visibility timeout; 0: not known
-	Handler    time.Duration  // how long a handler may take by the policy; 0: no limit
+	Usual      *time.Duration // how long recent deliveries took; nil = unknown
+	Visibility time.Duration  // the visibility timeout; 0 = unknown
+	Handler    time.Duration  // the policy's HandlerTimeout; 0 = no limit
 }
 
-// Advise judges what was seen by the rules of an examination, as far as a single sight allows, and asks nothing. It returns the
-// worst finding first, and leaves out what another one explains, and what is a choice rather than trouble.
+// Advise applies the rules of Examine to a state that was read, as far as one reading allows. It does not touch
+// Redis. It returns the worst finding first. It leaves out findings that are consequences of another one, and
+// settings that are a choice of the operator.
 func Advise(s Sight) []Finding {
 	e := &examination{
 		Config: Config{Prefix: cmp.Or(s.Prefix, lua.DefaultPrefix)}, registry: map[string]lua.Counts{}, now: time.Now(),
@@ -94,7 +95,8 @@ func Advise(s Sight) []Finding {
 	return e.report.Findings
 }
 
-// serverSeen judges a server. Whether it keeps an append-only file is somebody's choice, which a bridge names when it starts.
+// serverSeen checks a server. Running without an append-only file is the operator's choice, and a bridge warns of it
+// at its start, so serverSeen does not report it.
 func (e *examination) serverSeen(s ServerSight) {
 	if since := e.now.Add(-time.Duration(s.Info.Number("uptime_in_seconds")) * time.Second); since.After(e.calm) {
 		e.calm = since
@@ -165,7 +167,7 @@ func (e *examination) groupSeen(
 		g.OldestIdle <= abandonedAfter(g.Visibility) {
 		say(heldLong, p.keys.Stream, g.Name, 1, heldFound(1, g.OldestHeld, g.Holder, g.Usual))
 	}
-	// For one visibility timeout after a start of their own, or of the server, bridges reclaim nothing.
+	// Bridges reclaim nothing for one visibility timeout after their own start or the server's.
 	if g.Visibility == 0 || !bridged || g.OldestIdle <= abandonedAfter(g.Visibility) ||
 		e.now.Sub(e.calm) < g.Visibility+calmSlack {
 		return
@@ -174,10 +176,11 @@ func (e *examination) groupSeen(
 		plural(g.Pending, "entry is pending", "entries are pending"), g.OldestIdle.Round(time.Second)))
 }
 
-// calmSlack is how much longer than a visibility timeout bridges may take after a start of their own, for a single sight.
+// calmSlack is added to the visibility timeout for which bridges reclaim nothing after a start, because Advise sees
+// the state only once.
 const calmSlack = 10 * time.Second
 
-// Line is the finding in one line: where, what, and what to do next.
+// Line returns the finding in one line: the place, the defect, and what to do next.
 func (f Finding) Line() string {
 	where := f.Queue
 	if f.Group != "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Each trouble that a single look shows is said in one line with the next step, and only that; what another one explains is not
-// said beside it. A queue that is in order is not spoken of.
+// Advise reports each defect that one reading shows in one line with the next step, without findings that are
+// consequences of it. It reports nothing for a queue in order.
 func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 	t.Parallel()
 	alive := view.Heartbeat{Identity: lua.Identity{ID: "01K00000000000000000000000", Host: "h", PID: 1}, Age: time.Second}

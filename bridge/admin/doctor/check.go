@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// Severity says how bad a finding is.
+// Severity is how bad a finding is.
 type Severity int
 
-// Severities. A Note is worth knowing; a Warning will hurt sooner or later; of an Error messages are lost, or not delivered.
+// Severities. A Note is worth knowing. A Warning will cause trouble later. With an Error, messages are lost or not
+// delivered.
 const (
 	Note Severity = iota
 	Warning
@@ -33,15 +34,15 @@ func (s *Severity) UnmarshalText(text []byte) error {
 	return fmt.Errorf("severity %q: must be note, warning or error", text)
 }
 
-// Check is something that may be wrong. Code and Name are stable.
+// Check is a kind of defect that the doctor looks for. Code and Name never change.
 type Check struct {
 	Code     string
 	Name     string
 	Severity Severity
-	Finds    string // what is wrong, of one of them
+	Finds    string // the defect, in the singular
 	Why      string // why it matters
-	Do       string // what to do; {queue}, {key}, {group} and {n} stand for those of the finding
-	Mends    string // what a repair does; empty: nothing
+	Do       string // what to do; {queue}, {key}, {group} and {n} are replaced by those of the finding
+	Mends    string // what a repair does; "" = there is none
 }
 
 // Checks returns all checks, in order of their codes.
@@ -55,7 +56,7 @@ func Checks() []Check {
 
 var checks []*Check
 
-// check declares a check; mends is empty where a repair does nothing.
+// check declares a check. Without mends it has no repair.
 func check(code, name string, severity Severity, finds, why, do string, mends ...string) *Check {
 	c := &Check{code, name, severity, finds, why, do, strings.Join(mends, "")}
 	checks = append(checks, c)
@@ -145,7 +146,7 @@ var (
 		"stop the older bridges, or upgrade them: docs/OPERATIONS.md, Upgrade and rollback")
 )
 
-// Keys and what is scheduled.
+// Keys, and the schedule.
 var (
 	wrongType = check("D301", "wrong-type", Error, "a key holds another type than duestream keeps there",
 		"the queue stands still: scripts refuse it",

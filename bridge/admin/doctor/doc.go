@@ -1,14 +1,14 @@
-// Package doctor looks at a server and at what duestream keeps there, and says what is wrong. It is what admin.Doctor and
-// `duestream doctor` run.
+// Package doctor examines a server and the keys of duestream on it, and reports what is wrong. admin.Doctor and
+// `duestream doctor` run it.
 //
-// Every check has a code that never changes its meaning (Checks). A system at work is always in between two states somewhere, so
-// the doctor looks again, some seconds later, at what looks wrong, and reports only what is wrong still. Looking writes nothing,
-// and reads in bounded steps. A repair does only what bridges do by themselves as well, or what can neither lose a message nor
-// deliver a message a second time.
+// Every check has a code whose meaning never changes (Checks). A system in use always has keys in transition between
+// two states. So the doctor checks every suspected defect again, some seconds later, and reports only those that
+// remain. An examination writes nothing, and reads in bounded steps. A repair only does what bridges also do by
+// themselves, or what can neither lose a message nor deliver one twice.
 //
 // Invariants:
-//   - each defect is found by its code, and by no other: TestDoctorNamesEachDefect
+//   - each defect is found by its own check, and by no other: TestDoctorNamesEachDefect
 //   - a system that works has no findings: TestDoctorFindsNothingInASystemThatWorks
-//   - a repair loses nothing and delivers nothing early: TestDoctorRepairsUnderLoad
-//   - what the documentation says of the codes is what the code says: TestDocumentedChecks
+//   - a repair loses no message and delivers none early: TestDoctorRepairsUnderLoad
+//   - the documentation of the codes agrees with the code: TestDocumentedChecks
 package doctor

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin/doctor"
 )
 
-// The table of codes in docs/OPERATIONS.md is what the code says.
+// The table of codes in docs/OPERATIONS.md agrees with Checks.
 func TestDocumentedChecks(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATIONS.md")

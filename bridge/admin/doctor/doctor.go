@@ -20,28 +20,31 @@ import (
 	"github.com/duestream/duestream/stream/keeper"
 )
 
-// Config says what to look at, and how patiently.
+// Config configures Examine. Client is required.
 type Config struct {
-	Client rueidis.Client // closed by whoever made it
-	Prefix string         // default duestream
+	Client rueidis.Client // not closed by Examine
+	Prefix string         // default "duestream"
 
-	Queues []string // only these; none: all that are registered, or that have keys
-	Quick  bool     // counts and samples instead of everything
-	// Release is that of this program, to compare the library of functions with; "" knows only whether it differs.
+	Queues []string // only these; none = all that are registered or have keys
+	Quick  bool     // read counts and samples instead of everything
+	// Release is the release of this program, to compare with that of the library of functions. With "" Examine can
+	// only tell whether the library differs.
 	Release string
 
-	// Progress, unless nil, is told what the doctor looks at, how much of that is done, and of how much; of is 0 where nobody
-	// knows.
+	// Progress is called with the present step and how far it has come. of is 0 if the total is unknown. Nil = no call.
 	Progress func(step string, done, of int)
 
-	// Settle lies between the two looks at what seems wrong. Default 3s. Less finds what is only in transition.
+	// Settle is the time between the two checks of a suspected defect. Default 3s. Too low: keys in transition are
+	// reported.
 	Settle time.Duration
-	// FreeWithin is how long bridges may take to free what no group needs. Default 20s; they take 6s at most when they keep up.
+	// FreeWithin is how long bridges may take to free an entry that no group needs. Default 20s. A bridge that keeps
+	// up takes at most 6s.
 	FreeWithin time.Duration
-	// OrphanAge is how long a body must have been without a member before a repair deletes it: a producer may be about to add the
-	// member. Default, and protocol: a minute.
+	// OrphanAge is how long a body must have had no member before a repair deletes it: a producer may be about to add
+	// the member. Default a minute, as the protocol says.
 	OrphanAge time.Duration
-	// Idle is how long a consumer that holds nothing may be idle. Default 2h; bridges remove such after an hour.
+	// Idle is how long a consumer that holds nothing may be idle. Default 2h. Bridges remove such consumers after an
+	// hour.
 	Idle time.Duration
 }
 
@@ -57,7 +60,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate names all that is wrong with the configuration. It does not touch Redis.
+// Validate returns every fault of the configuration. It does not touch Redis.
 func (c Config) Validate() error {
 	errs := []error{lua.CheckPrefix(cmp.Or(c.Prefix, lua.DefaultPrefix))}
 	for _, queue := range c.Queues {
@@ -66,7 +69,7 @@ func (c Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Finding is one thing that is wrong, at one place.
+// Finding is a defect at one place.
 type Finding struct {
 	Code     string   `json:"code"`
 	Name     string   `json:"name"`
@@ -79,15 +82,15 @@ type Finding struct {
 	Examples []string `json:"examples,omitempty"`
 	Why      string   `json:"why"`
 	Do       string   `json:"do"`
-	Repair   string   `json:"repair,omitempty"` // what a repair does; empty: nothing
+	Repair   string   `json:"repair,omitempty"` // what a repair does; "" = there is none
 
 	mend mend
 }
 
-// mend repairs what was found.
+// mend repairs a defect, and returns what it did.
 type mend func(ctx context.Context) (did string, err error)
 
-// mendedBy adds the repair, where there is a finding.
+// mendedBy sets the repair of a finding. The finding may be nil.
 func (f *Finding) mendedBy(m mend) *Finding {
 	if f != nil {
 		f.mend = m
@@ -95,7 +98,7 @@ func (f *Finding) mendedBy(m mend) *Finding {
 	return f
 }
 
-// Report is what an examination found.
+// Report is the result of an examination.
 type Report struct {
 	Servers    []Server   `json:"servers"`
 	Queues     int        `json:"queues"`
@@ -103,17 +106,18 @@ type Report struct {
 	Quick      bool       `json:"quick,omitempty"`
 	Patience   []Patience `json:"patience"` // of each queue
 	Findings   []Finding  `json:"findings"`
-	LeftOut    []string   `json:"left_out"` // what was not looked at, and why
+	LeftOut    []string   `json:"left_out"` // parts that were not examined, and why
 }
 
-// Patience is how long a message that always fails is tried until it is a dead letter: about, by the policy of its queue.
+// Patience tells about how long a message that always fails is retried before it is a dead letter, by the policy of
+// its queue.
 type Patience struct {
 	Queue       string `json:"queue"`
 	MaxAttempts int    `json:"max_attempts"`
 	TriedFor    int64  `json:"tried_for_ms"`
 }
 
-// Worst returns how many findings are of a severity, or a worse one.
+// Worst returns how many findings have the given severity or a worse one.
 func (r Report) Worst(than Severity) (n int) {
 	for _, f := range r.Findings {
 		if f.Severity >= than {
@@ -123,17 +127,17 @@ func (r Report) Worst(than Severity) (n int) {
 	return n
 }
 
-// place is a partition of a queue. What all queues share is a place without a queue.
+// place is a partition of a queue. A place without a queue stands for the keys that all queues share.
 type place struct {
 	queue     string
 	partition int
 	keys      lua.Keys
 }
 
-// name is what the partition is called.
+// name returns the name of the partition.
 func (p place) name() string { return lua.PartitionName(p.queue, p.partition) }
 
-// examination is one run over everything.
+// examination is one run of Examine.
 type examination struct {
 	Config
 	c        rueidis.Client
@@ -142,14 +146,15 @@ type examination struct {
 	report   Report
 	suspects []*suspect
 	registry map[string]lua.Counts
-	found    map[string]map[int]bool // queue → partitions that have keys, by a walk through all keys
-	walked   bool
-	calm     time.Time // since when the server and the bridges have run without a break, as far as they tell
-	now      time.Time // of the server, when the look at a partition began
+	found    map[string]map[int]bool // queue → partitions that have keys
+	walked   bool                    // found was filled by a scan of all keys
+	calm     time.Time               // latest start of the server and of the oldest live bridge; zero = unknown
+	now      time.Time               // the server's time when the examination of a partition began
 }
 
-// Examine looks at everything, waits, and looks again at what seemed wrong. It writes nothing. ErrNoQueue: a queue of the
-// configuration does not exist. The time it takes grows with what is scheduled, pending and dead, unless Quick.
+// Examine checks the server and the queues, waits, and checks suspected defects again. It writes nothing. ErrNoQueue:
+// a queue of the configuration does not exist. Its duration grows with the numbers of scheduled messages, pending
+// entries and dead letters, unless Quick is set.
 func Examine(ctx context.Context, cfg Config) (Report, error) {
 	if err := cfg.Validate(); err != nil {
 		return Report{}, err
@@ -180,7 +185,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	return e.report, nil
 }
 
-// wait waits, and shows every second that it does.
+// wait waits, and reports progress every second.
 func (e *examination) wait(ctx context.Context, what string, d time.Duration) error {
 	for waited := time.Duration(0); waited < d; waited += time.Second {
 		if waited > 0 {
@@ -193,17 +198,17 @@ func (e *examination) wait(ctx context.Context, what string, d time.Duration) er
 	return nil
 }
 
-// leftOut says what the doctor did not look at.
+// leftOut reports a part that the doctor did not examine.
 func (e *examination) leftOut(format string, args ...any) {
 	e.report.LeftOut = append(e.report.LeftOut, fmt.Sprintf(format, args...))
 }
 
-// ErrNoQueue: a queue that was asked for is not registered, and has no keys.
+// ErrNoQueue: a queue of the configuration is not registered and has no keys.
 var ErrNoQueue = scheduler.ErrNoQueue
 
 const examples = 3
 
-// finding is what a check found at a place, with the texts of the check.
+// finding returns a finding of a check at a place, with the texts of the check.
 func (e *examination) finding(c *Check, p place, key, group string, count int64, found string, some ...string) *Finding {
 	n := max(e.registry[p.queue].Latest(), p.partition+1)
 	fill := strings.NewReplacer("{queue}", cmp.Or(p.queue, "<queue>"), "{key}", "'"+key+"'", "{group}", shown(group), "{n}",
@@ -218,7 +223,7 @@ func (e *examination) finding(c *Check, p place, key, group string, count int64,
 	return f
 }
 
-// counted is a finding of so many things; nil when there is none.
+// counted returns a finding with a count of n; nil if n is 0.
 func (e *examination) counted(c *Check, p place, key, group string, n int64, one, many string, some ...string) *Finding {
 	if n == 0 {
 		return nil
@@ -226,7 +231,7 @@ func (e *examination) counted(c *Check, p place, key, group string, n int64, one
 	return e.finding(c, p, key, group, n, plural(n, one, many), some...)
 }
 
-// listed is a finding of the things of a list; nil when there is none.
+// listed returns a finding for the items of a list; nil if the list is empty.
 func (e *examination) listed(c *Check, p place, key, group string, list []string, one, many string) *Finding {
 	return e.counted(c, p, key, group, int64(len(list)), one, many, list...)
 }
@@ -234,7 +239,7 @@ func (e *examination) listed(c *Check, p place, key, group string, list []string
 // add reports a finding.
 func (e *examination) add(f *Finding) { e.report.Findings = append(e.report.Findings, *f) }
 
-// shown returns foreign text as people can read it, and a shell cannot misread it.
+// shown returns another program's text in a readable form that is safe to paste into a shell.
 func shown(text string) string {
 	const most = 120
 	if len(text) > most {
@@ -247,7 +252,7 @@ func shown(text string) string {
 	return text
 }
 
-// printable returns text without what would change a terminal.
+// printable returns a text, quoted if it holds characters that could change the terminal.
 func printable(text string) string {
 	if len(text) > 300 || !utf8.ValidString(text) ||
 		strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
@@ -256,7 +261,7 @@ func printable(text string) string {
 	return text
 }
 
-// plural is "1 entry", "2 entries".
+// plural returns a count with its noun: "1 entry", "2 entries".
 func plural(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -21,20 +21,20 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// patient is a queue that is in order, under a prefix of its own: registered, with a group that has a consumer, and a message
-// scheduled.
+// patient is a queue in order, under a prefix of its own: registered, with a group and a consumer, and with a
+// scheduled message.
 type patient struct {
 	t      *testing.T
 	redis  *bridge.Redis
 	config doctor.Config
 	keys   lua.Keys
 	shared lua.Globals
-	alive  chan struct{} // closed: no more heartbeats
+	alive  chan struct{} // closed = no more heartbeats
 }
 
 const queue = "emails"
 
-// sound are the arguments of a server that there is nothing to say of.
+// sound are the arguments of a server without findings.
 var sound = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
 
 func newPatient(t *testing.T, server *redistest.Server) *patient {
@@ -54,7 +54,7 @@ func newPatient(t *testing.T, server *redistest.Server) *patient {
 	return p
 }
 
-// heart sends heartbeats as a bridge does, but does no work: what is planted stays.
+// heart sends heartbeats like a bridge, but does no other work, so planted defects stay.
 func (p *patient) heart() {
 	beat := func() {
 		_ = p.redis.Client.Do(context.Background(),
@@ -80,12 +80,12 @@ func (p *patient) heart() {
 
 func (p *patient) stopHeart() {
 	close(p.alive)
-	redistest.Eventually(p.t, 5*time.Second, func() (bool, string) { // a beat may be under way
+	redistest.Eventually(p.t, 5*time.Second, func() (bool, string) { // a heartbeat may be in flight
 		return p.do("DEL", p.shared.Bridges).Error() == nil && p.number("EXISTS", p.shared.Bridges) == 0, "there is a bridge"
 	})
 }
 
-// queue makes a queue, or a partition, that is in order.
+// queue makes a queue, or a partition, in order.
 func (p *patient) queue(name string) lua.Keys {
 	k := lua.NewKeys(p.config.Prefix, name)
 	p.do("XGROUP", "CREATE", k.Stream, "g", "0", "MKSTREAM")
@@ -111,7 +111,7 @@ func (p *patient) number(args ...string) int64 {
 	return n
 }
 
-// now is the server's clock, and something, in milliseconds.
+// now returns the server's time plus d, in Unix milliseconds.
 func (p *patient) now(d time.Duration) int64 {
 	clock, err := p.redis.Client.Do(context.Background(), p.redis.Client.B().Time().Build()).AsIntSlice()
 	if err != nil {
@@ -122,7 +122,7 @@ func (p *patient) now(d time.Duration) int64 {
 
 func (p *patient) in(d time.Duration) string { return strconv.FormatInt(p.now(d), 10) }
 
-// entry adds an entry as old as that.
+// entry adds an entry of the given age.
 func (p *patient) entry(k lua.Keys, age time.Duration) string {
 	id, err := p.do("XADD", k.Stream, p.in(-age)+"-0", "id", "old", "payload", "x", "attempt", "1").ToString()
 	if err != nil {
@@ -154,8 +154,7 @@ func codes(r doctor.Report) (list []string) {
 
 func retry(group string) string { return "id" + lua.Separator + group + lua.Separator + "1-1" }
 
-// Each defect is found by its code, and by no other; and what a repair says that it mends is mended, and nothing else is touched
-// by it.
+// Each defect is found by its own check, and by no other. A repair mends what it says, and changes nothing else.
 func TestDoctorNamesEachDefect(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, sound...)
@@ -210,7 +209,7 @@ func (p *patient) check(want string) {
 	}
 }
 
-// A consumer's idle time can only be had by a clock that is stepped; which is found, too.
+// Only a stepped clock gives a consumer a long idle time in a test. The doctor finds the stepped clock as well.
 func TestDoctorNamesWhatTheClockShows(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t, sound...)
@@ -223,15 +222,15 @@ func TestDoctorNamesWhatTheClockShows(t *testing.T) {
 	})
 }
 
-// heart is a bridge of long ago that still beats, as older programs wrote it.
+// heart is the heartbeat of a live bridge of an old release.
 const heart = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
-// beating is one of this release.
+// beating is the heartbeat of a live bridge of this release.
 var beating = heart + " web-1 7 v1 p" + strconv.Itoa(lua.Level)
 
 func (p *patient) heartbeatNow() { p.do("ZADD", p.shared.Bridges, p.in(0), beating) }
 
-// What a server's settings are worth.
+// The doctor finds unsafe settings of the server.
 func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	t.Parallel()
 	for _, s := range []struct{ code, setting, value string }{
@@ -262,7 +261,7 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	t.Run("nearly full", func(t *testing.T) {
 		t.Parallel()
 		p := newPatient(t, redistest.Own(t, sound...))
-		p.do("SETRANGE", "filler", "50000000", "x") // connections come and go, and are little beside it
+		p.do("SETRANGE", "filler", "50000000", "x") // much more than the connections take, which come and go
 		used := p.examine().Servers[0].Used
 		p.do("CONFIG", "SET", "maxmemory", strconv.FormatInt(used*105/100, 10))
 		if got := codes(p.examine()); !slices.Equal(got, []string{"D104"}) {
@@ -295,7 +294,7 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 	})
 }
 
-// What was asked for is looked at, and nothing else.
+// The doctor examines the queues of its configuration, and no others.
 func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, sound...)
@@ -313,7 +312,7 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	if _, err := doctor.Examine(t.Context(), p.config); !errors.Is(err, doctor.ErrNoQueue) {
 		t.Error(err)
 	}
-	// It is said to have no keys, when it only has settings.
+	// A queue with settings alone is examined, not refused as unknown.
 	p.do("HSET", lua.NewKeys(p.config.Prefix, "none").Policy, "visibility_ms", "20000")
 	if report := p.examine(); len(report.Findings) > 0 || report.Queues != 1 || report.Partitions != 0 ||
 		!strings.Contains(strings.Join(report.LeftOut, ""), "messages of none: it has settings, and nothing else") {
@@ -329,8 +328,8 @@ func TestDoctorLooksAtTheQueuesItIsGiven(t *testing.T) {
 	}
 }
 
-// One ZADD by hand to the schedule of partition 255 of a queue that nobody had registered made the repair register 256
-// partitions, for ever. It registers what a bridge would.
+// Regression: after one ZADD by hand to partition 255 of an unregistered queue, the repair registered 256 partitions,
+// for ever. It must register as many partitions as a bridge would.
 func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, redistest.Own(t, sound...))
@@ -347,7 +346,7 @@ func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	if n := p.number("ZCARD", lua.NewKeys(p.config.Prefix, "other").Due); n != 2 {
 		t.Errorf("%d messages in partition 0", n)
 	}
-	// A group that partition 0 got later hides no partition that was in service.
+	// A group that only partition 0 got later does not hide a partition that was in use.
 	p.queue("lost")
 	p.entry(p.queue("lost/1"), 0)
 	p.do("XGROUP", "CREATE", lua.NewKeys(p.config.Prefix, "lost").Stream, "later", "0")
@@ -355,7 +354,7 @@ func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	registered("lost", "1,2")
 }
 
-// A quick look says what it leaves out, and still counts.
+// A quick examination reports what it leaves out, and still counts.
 func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
 	t.Parallel()
 	p := newPatient(t, redistest.Own(t, sound...))

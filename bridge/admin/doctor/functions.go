@@ -7,8 +7,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// functions compares the library of functions on all masters with that of this program. Where no server has a library nobody
-// needs one.
+// functions compares the library of functions on all masters with that of this program. If no server has a library,
+// none is missing.
 func (l *look) functions() {
 	for _, one := range judgeLibraries(lua.Libraries(l.ctx, l.c, l.Release), l.missing) {
 		l.add(l.finding(one.check, place{}, "", "", 1, one.found))

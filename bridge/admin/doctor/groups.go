@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	nobodyReads  = time.Minute // how long entries wait before somebody should have read
+	nobodyReads  = time.Minute // an entry that waits for so long should have been read
 	longWait     = time.Hour
-	reclaimSlack = 30 * time.Second // beyond three visibility timeouts: bridges that start wait for one visibility timeout
-	manyIdle     = 100              // consumers, where the server does not tell a consumer that waits from one that is gone
+	reclaimSlack = 30 * time.Second // beyond three visibility timeouts; a bridge that starts waits for one of them
+	manyIdle     = 100              // so many are reported if the server does not tell waiting ones from dead ones
 )
 
-// groups looks at the entries of a partition, and at its groups.
+// groups checks the entries of a partition, and its groups.
 func (l *look) groups(p place) {
 	l.twice(func(l *look) *Finding {
 		entries := l.stream(p.keys.Stream)
@@ -43,7 +43,7 @@ func (l *look) groups(p place) {
 		l.waiting(p, g.Name, visibility)
 		l.consumers(p, g.Name)
 		if g.Pending > 0 {
-			l.apart(func(l *look) { // the group may have been destroyed meanwhile
+			l.apart(func(l *look) { // the group may be destroyed meanwhile
 				l.pending(p, g, visibility)
 				l.hung(p, g.Name, policy)
 			}, lua.ErrNoGroup)
@@ -54,7 +54,7 @@ func (l *look) groups(p place) {
 	}
 }
 
-// waiting looks at the entries that a group was not given yet.
+// waiting checks the entries that a group has not read.
 func (l *look) waiting(p place, name string, visibility time.Duration) {
 	l.twice(func(l *look) *Finding {
 		now, entries := l.serverTime(), l.stream(p.keys.Stream)
@@ -90,7 +90,7 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 	})
 }
 
-// held says how many entries wait for a group, and about how many bytes they take.
+// held returns how many entries wait for a group, and a text with that number and about how many bytes they take.
 func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n int64) {
 	if n = min(g.Lag, length); g.Lag < 0 {
 		return fmt.Sprintf("some of %s wait", plural(length, "entry", "entries")), length
@@ -102,14 +102,14 @@ func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n in
 	return found, n
 }
 
-// readConsumers returns those consumers of a group for which meant is true.
+// readConsumers returns the consumers of a group for which meant returns true.
 func (l *look) readConsumers(p place, group string, meant func(view.Consumer) bool) []view.Consumer {
 	var all []view.Consumer
 	l.read(view.ConsumersOf(l.c, p.keys.Stream, group, &all).OrNoGroup())
 	return slices.DeleteFunc(all, func(c view.Consumer) bool { return !meant(c) })
 }
 
-// consumers looks for consumers that should not be there, or should not hold anything.
+// consumers checks for entries held by the bridges' own consumer, and for idle consumers that hold nothing.
 func (l *look) consumers(p place, group string) {
 	l.twice(func(l *look) *Finding {
 		pending := int64(0)
@@ -135,7 +135,7 @@ func (l *look) consumers(p place, group string) {
 	})
 }
 
-// drop is the repair of consumers that hold nothing.
+// drop returns a repair that removes consumers that hold nothing.
 func (e *examination) drop(p place, group string, names []string) mend {
 	return func(ctx context.Context) (string, error) {
 		dropped := 0

@@ -8,9 +8,9 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-const aheadSlack = 24 * time.Hour // of the time in an ID; a clock that was stepped back explains less
+const aheadSlack = 24 * time.Hour // an ID may be so far ahead, because a clock may have been stepped back
 
-// ids looks at the last ID of streams: whoever adds an entry with the largest ID there is stops a stream for good.
+// ids checks the last ID of streams: after an entry with the largest possible ID, a stream refuses every further entry.
 func (l *look) ids(p place, c *Check, keys ...string) {
 	for _, key := range keys {
 		l.twice(func(l *look) *Finding {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What servers say of themselves that is hard to have from one that lives.
+// INFO texts that are hard to get from a live server.
 func TestJudgeReadsInfo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

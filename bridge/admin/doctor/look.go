@@ -12,18 +12,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// look reads from Redis until something fails. From then on it reads nothing, and answers with nothing: whoever looks asks once,
-// at the end, whether it failed.
+// look reads from Redis and keeps the first error. After an error all its methods read nothing and return zero
+// values, so a caller checks err once, at the end.
 type look struct {
 	*examination
 	ctx context.Context
 	err error
 }
 
-// probe looks at one thing, and returns nil when that is in order.
+// probe checks one thing, and returns nil if it is in order.
 type probe func(*look) *Finding
 
-// fail ends a look, unless err is nil.
+// fail sets the error of a look, unless it has one.
 func (l *look) fail(err error) {
 	if l.err == nil {
 		l.err = err
@@ -34,10 +34,10 @@ func (l *look) fail(err error) {
 type suspect struct {
 	probe    probe
 	patience time.Duration // how long the defect may take to go away by itself
-	first    time.Time     // when the probe found it first
+	first    time.Time     // when the probe first found it
 }
 
-// ask makes one call of a look.
+// ask makes one call within callTimeout, unless the look has failed.
 func ask[T any](l *look, call func(ctx context.Context) (T, error)) (answer T) {
 	if l.err != nil {
 		return answer
@@ -48,30 +48,30 @@ func ask[T any](l *look, call func(ctx context.Context) (T, error)) (answer T) {
 	return answer
 }
 
-// read asks in one round trip.
+// read asks several questions in one round trip.
 func (l *look) read(questions ...view.Question) {
 	ask(l, func(ctx context.Context) (struct{}, error) { return struct{}{}, view.AskLong(ctx, l.c, questions...) })
 }
 
-// number runs a command that answers with an integer.
+// number runs a command whose reply is an integer.
 func (l *look) number(cmd rueidis.Completed) (n int64) {
 	l.read(view.Number(cmd, &n))
 	return n
 }
 
-// text runs a command that answers with a text; "" when there is none.
+// text runs a command whose reply is a string; "" stands for nil.
 func (l *look) text(cmd rueidis.Completed) (text string) {
 	l.read(view.Into(cmd, &text, rueidis.RedisResult.ToString))
 	return text
 }
 
-// list runs a command that answers with a list.
+// list runs a command whose reply is an array.
 func (l *look) list(cmd rueidis.Completed) (list []rueidis.RedisMessage) {
 	l.read(view.Into(cmd, &list, rueidis.RedisResult.ToArray))
 	return list
 }
 
-// fields returns a hash.
+// fields returns all fields of a hash.
 func (l *look) fields(key string) (fields map[string]string) {
 	l.read(view.Into(l.c.B().Hgetall().Key(key).Build(), &fields, rueidis.RedisResult.AsStrMap))
 	return fields
@@ -82,13 +82,13 @@ func (l *look) stream(key string) view.StreamInfo {
 	return ask(l, func(ctx context.Context) (view.StreamInfo, error) { return view.ReadStream(ctx, l.c, key) })
 }
 
-// serverTime returns the server's clock.
+// serverTime returns the server's time.
 func (l *look) serverTime() time.Time {
 	return ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, l.c) })
 }
 
-// twice suspects what probes find, and probes again later. A probe that meets a key of another type finds nothing: the look at
-// the types does.
+// twice runs probes now, and records their findings as suspects to check again later. A probe that meets a key of
+// another type finds nothing, because types reports that.
 func (l *look) twice(probes ...probe) { l.patiently(l.Settle, probes...) }
 
 func (l *look) patiently(patience time.Duration, probes ...probe) {
@@ -100,7 +100,7 @@ func (l *look) patiently(patience time.Duration, probes ...probe) {
 	}
 }
 
-// try probes once.
+// try runs a probe once.
 func (l *look) try(p probe) (found *Finding) {
 	l.apart(func(l *look) {
 		if f := p(l); l.err == nil {
@@ -110,7 +110,7 @@ func (l *look) try(p probe) (found *Finding) {
 	return found
 }
 
-// apart runs a part of a look. Errors of these kinds end that part alone, all others the whole look.
+// apart runs a part of a look. An error of the given kinds ends only that part, any other error the whole look.
 func (l *look) apart(at func(*look), kinds ...error) {
 	if l.err != nil {
 		return
@@ -122,7 +122,8 @@ func (l *look) apart(at func(*look), kinds ...error) {
 	}
 }
 
-// lookAgain probes again, until a suspect is in order or its patience is over.
+// lookAgain runs the probes of all suspects again, until each is in order or its patience has passed. Then it is
+// reported.
 func (l *look) lookAgain() {
 	for open := l.suspects; len(open) > 0; {
 		l.fail(l.wait(l.ctx, "looking again", l.Settle))

@@ -11,18 +11,19 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Limits of what an entry can be made of: those of lua/lib/entry.lua.
+// Limits of an entry, the same as those in lua/lib/entry.lua.
 const (
 	metaMost   = 512 << 10
 	fieldsMost = 1000
 )
 
-// isPlain says whether a member needs no further look to be a message ID: it is not empty, no retry's, and ASCII.
+// isPlain reports whether a member is certainly a valid message ID: it is not empty, not a retry's, and ASCII.
 func isPlain(member string) bool {
 	return member != "" && !strings.ContainsFunc(member, func(r rune) bool { return r == 0x1f || r >= 0x80 })
 }
 
-// malformed says what is wrong with a member of the schedule and its meta (nil: none), as the drain will; "" = nothing.
+// malformed returns what is wrong with a member of the schedule and its meta (nil = none), by the rules of the drain
+// script; "" = nothing.
 func malformed(member string, meta *string) string {
 	id, fields := member, map[string]string{}
 	if meta != nil {
@@ -85,8 +86,9 @@ func parseMeta(meta string) (fields map[string]string, wrong string) {
 	return fields, ""
 }
 
-// asLua rewrites JSON so that Go's decoder takes what the decoder of the scripts takes: control characters inside of strings. The
-// decoder of the scripts takes no half of a surrogate pair; then ok is false.
+// asLua rewrites JSON so that Go's decoder accepts the same texts as the scripts' decoder. The scripts' decoder
+// accepts control characters inside strings, so asLua escapes them. The scripts' decoder refuses half a surrogate
+// pair; then ok is false.
 func asLua(meta string) (text string, ok bool) {
 	var b strings.Builder
 	inside := false
@@ -118,7 +120,7 @@ func asLua(meta string) (text string, ok bool) {
 	return b.String(), true
 }
 
-// escape reads the character that a text begins with, when it is written as \u and four hexadecimal digits.
+// escape reads the escape at the beginning of a text: \u and four hexadecimal digits.
 func escape(text string) (rune, bool) {
 	if len(text) < 6 || text[:2] != `\u` {
 		return 0, false
@@ -127,12 +129,12 @@ func escape(text string) (rune, bool) {
 	return rune(n), err == nil
 }
 
-// isCount is a positive whole number of at most 15 digits.
+// isCount reports whether a text is a positive whole number of at most 15 digits.
 func isCount(text string) bool {
 	return text != "" && len(text) <= 15 && text[0] != '0' && strings.Trim(text, "0123456789") == ""
 }
 
-// metaField returns one field of a sound meta.
+// metaField returns a field of a valid meta.
 func metaField(meta, name string) string {
 	fields, _ := parseMeta(meta)
 	return fields[name]

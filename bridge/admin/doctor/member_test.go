@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What the doctor calls malformed is what the drain makes a dead letter of, and nothing else is.
+// The doctor calls exactly those messages malformed that the drain script dead-letters.
 func TestMalformedIsWhatTheDrainBuries(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

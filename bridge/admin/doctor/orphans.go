@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/stream/keeper"
 )
 
-// orphans looks for bodies without a member.
+// orphans checks for bodies (payloads and metas) without a member.
 func (l *look) orphans(p place) {
 	hashes := []string{p.keys.Payload, p.keys.Meta}
 	found := make([]defects, len(hashes))
@@ -48,8 +48,8 @@ func (l *look) orphans(p place) {
 	})
 }
 
-// deleteOrphans is the repair of bodies without a member. It deletes those that the doctor looked at twice; count is how many
-// there are.
+// deleteOrphans returns a repair that deletes bodies without a member: those that the doctor has checked twice. count
+// is the number of all such bodies.
 func (e *examination) deleteOrphans(p place, count int64, payloads, metas []string) mend {
 	return func(ctx context.Context) (string, error) {
 		n, err := keeper.DeleteOrphans(ctx, e.c, p.keys, payloads, metas, e.OrphanAge, func(d time.Duration) error {
@@ -63,7 +63,7 @@ func (e *examination) deleteOrphans(p place, count int64, payloads, metas []stri
 	}
 }
 
-// orphansPage is what one step through a hash found.
+// orphansPage is the result of one step of a scan through a hash.
 type orphansPage struct {
 	orphans []string // fields without a member
 	looked  int

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	windowSlack = 20 * time.Minute // bridges tidy up a quiet queue every 10 minutes at least
+	windowSlack = 20 * time.Minute // bridges tidy a quiet queue at least every 10 minutes
 	farWindows  = lua.MaxDelay + 24*time.Hour
 	deadMany    = 1000
 	deadOld     = 7 * 24 * time.Hour
-	quickItems  = 200 // how many elements of a key are enough when it is to be quick
+	quickItems  = 200 // elements of a key that are read with Config.Quick
 
-	shortPatience = time.Hour // what handlers depend on may be away for longer
+	shortPatience = time.Hour // an outage of a service that handlers call may last longer
 )
 
-// partition looks at one partition of a queue.
+// partition examines one partition of a queue.
 func (l *look) partition(p place) {
 	l.now = l.serverTime()
 	want := make([]string, len(kinds))
@@ -45,7 +45,7 @@ func (l *look) partition(p place) {
 		func(l *look) { l.windows(p) },
 		func(l *look) { l.dead(p) },
 	} {
-		l.apart(at, lua.ErrWrongType) // that is a finding of types
+		l.apart(at, lua.ErrWrongType) // types reports that
 	}
 	if p.partition == 0 {
 		l.settingsOf(p, p.keys.Policy, false)
@@ -54,7 +54,7 @@ func (l *look) partition(p place) {
 	}
 }
 
-// types looks for keys that hold another type than duestream keeps there, and for expiries.
+// types checks for keys of the wrong type, and for keys with an expiry.
 func (l *look) types(p place, keys, want []string) {
 	is, ttl := make([]string, len(keys)), make([]int64, len(keys))
 	var questions []view.Question
@@ -73,7 +73,7 @@ func (l *look) types(p place, keys, want []string) {
 				return l.finding(wrongType, p, key, "", 1, fmt.Sprintf("%s holds a %s where a %s belongs", key, is, want[i]))
 			})
 		}
-		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these are to go when nothing happens any more
+		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these two expire by themselves when idle
 			l.twice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}
@@ -93,7 +93,7 @@ func (l *look) expiry(p place, key string) *Finding {
 	})
 }
 
-// tokens looks at a wake stream.
+// tokens checks a wake stream.
 func (l *look) tokens(p place) {
 	l.twice(func(l *look) *Finding {
 		mend := func(ctx context.Context) (string, error) {
@@ -111,7 +111,7 @@ func (l *look) tokens(p place) {
 	})
 }
 
-// windows looks at the ends of dedup windows.
+// windows checks the ends of dedup windows.
 func (l *look) windows(p place) {
 	ended, far := ms(l.now.Add(-windowSlack-time.Duration(l.partitions())*time.Second)), ms(l.now.Add(farWindows))
 	l.twice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
@@ -120,7 +120,7 @@ func (l *look) windows(p place) {
 
 func ms(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 
-// scores looks for members of a sorted set with scores in a range.
+// scores returns a probe that finds members of a sorted set with scores in a range.
 func scores(c *Check, p place, key, from, to, name, found string, mend mend) probe {
 	return func(l *look) *Finding {
 		n, some := l.between(key, from, to)
@@ -139,7 +139,7 @@ func (l *look) between(key, from, to string) (n int64, some []string) {
 	return n, some
 }
 
-// trim is the repair of what was not freed.
+// trim returns a repair that frees entries that no group needs, and ended dedup windows.
 func (e *examination) trim(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		freed, windows, err := keeper.Trim(ctx, e.c, e.Prefix, p.name())
@@ -148,7 +148,7 @@ func (e *examination) trim(p place) mend {
 	}
 }
 
-// settingsOf looks at the settings of a queue, or at the defaults.
+// settingsOf checks the settings of a queue, or the defaults.
 func (l *look) settingsOf(p place, key string, defaults bool) {
 	probe := func(c *Check, wrong func(fields map[string]string) []string) probe {
 		return func(l *look) *Finding {
@@ -169,7 +169,7 @@ func (l *look) settingsOf(p place, key string, defaults bool) {
 	}))
 }
 
-// policy returns the settings of a queue for a group.
+// policy returns the policy of a queue for a group.
 func (l *look) policy(queue, group string) stream.Policy {
 	return ask(l, func(ctx context.Context) (stream.Policy, error) {
 		policy, _, err := stream.ReadPolicy(ctx, l.c, l.Prefix, queue, group)
@@ -177,7 +177,7 @@ func (l *look) policy(queue, group string) stream.Policy {
 	})
 }
 
-// patience reports how long messages that fail are tried.
+// patience reports how long failing messages are retried.
 func (l *look) patience(p place) {
 	l.apart(func(l *look) {
 		policy := l.policy(p.queue, "")
@@ -198,7 +198,7 @@ func (l *look) patience(p place) {
 	}, lua.ErrWrongType)
 }
 
-// dead looks at the dead letters.
+// dead checks the dead letters.
 func (l *look) dead(p place) {
 	key := p.keys.Dead
 	var n int64
@@ -213,7 +213,7 @@ func (l *look) dead(p place) {
 	switch {
 	case n >= deadMany:
 		l.add(l.finding(manyDead, p, key, "", n, letters))
-	case len(recent) > 0 && lua.ParseEntry(recent[0].ID, recent[0].FieldValues).Reason != "": // else it is none
+	case len(recent) > 0 && lua.ParseEntry(recent[0].ID, recent[0].FieldValues).Reason != "": // else it is no letter
 		l.add(l.finding(freshDead, p, key, "", n, recentLetter(letters, entryID(recent[0].ID).Age(l.now)), recent[0].ID))
 	}
 	if len(first) > 0 && entryID(first[0].ID).Age(l.now) > deadOld {
@@ -223,7 +223,7 @@ func (l *look) dead(p place) {
 	l.oddLetters(p, n)
 }
 
-// oddLetters looks for entries that are no dead letters.
+// oddLetters checks for entries that are no dead letters.
 func (l *look) oddLetters(p place, n int64) {
 	key := p.keys.Dead
 	var odd []string

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/scheduler"
 )
 
-// beyond looks at a partition that the registry does not count.
+// beyond checks a partition that the registry does not count.
 func (l *look) beyond(p place) {
 	l.twice(func(l *look) *Finding {
 		counts := ask(l, func(ctx context.Context) (lua.Counts, error) { return lua.ReadCounts(ctx, l.c, l.globals, p.queue) })
@@ -38,7 +38,8 @@ func (l *look) beyond(p place) {
 	})
 }
 
-// gather is the repair of a partition that holds nothing but scheduled messages: to register it would be for ever.
+// gather returns a repair for an uncounted partition that holds only scheduled messages: it moves them to the
+// partitions where they belong. Registering the partition instead could not be undone.
 func (e *examination) gather(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		err := scheduler.Gather(ctx, e.c, e.Prefix, p.queue, p.partition)
@@ -46,7 +47,7 @@ func (e *examination) gather(p place) mend {
 	}
 }
 
-// compare looks for partitions with other groups or settings than the others.
+// compare checks that all partitions have the same groups and settings.
 func (l *look) compare(queue string, partitions int) {
 	l.twice(func(l *look) *Finding {
 		groups := make([][]string, partitions)

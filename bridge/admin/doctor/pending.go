@@ -13,10 +13,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// sweepCount is how many entries behind a pending one are looked at.
+// sweepCount is how many entries from the oldest pending one on are checked by unneeded.
 const sweepCount = 20
 
-// pending goes through everything that a group holds.
+// pending checks all pending entries of a group.
 func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	length := l.number(l.c.B().Xlen().Key(p.keys.Stream).Build())
 	page := int(min(scriptItems, l.pageOf(p.keys.Stream, max(1, length))))
@@ -34,7 +34,8 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 				abandoned.add(one.ID.String())
 			}
 		}
-		// An entry that was delivered late is old, too. This one was added long before the last entry that the group was given.
+		// Age alone is no defect, because the entry may have been delivered late. So compare with the last entry that
+		// the group has read: this one is far older.
 		if from == "-" && len(list) > 0 && list[0].Idle <= tooLong &&
 			g.Last.Age(l.now)+max(longWait, tooLong) < list[0].ID.Age(l.now) {
 			oldest = &list[0]
@@ -51,7 +52,7 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	if l.err != nil {
 		return
 	}
-	// For one visibility timeout after a start of their own, or of the server, bridges reclaim nothing.
+	// Bridges reclaim nothing for one visibility timeout after their own start or the server's.
 	if calm := l.now.Sub(l.calm); abandoned.count > 0 && calm < visibility+2*l.Settle {
 		l.leftOut("%s, group %s: %s without a sign of life, but the server or the bridges run for %s only, "+
 			"and wait for %s before they take such back",
@@ -65,10 +66,10 @@ func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	}
 }
 
-// heldLook is how many of the oldest pending entries of a group are looked at for those that are held for too long.
+// heldLook is how many of the oldest pending entries of a group hung checks.
 const heldLook = 100
 
-// hung looks for entries that are held for too long by consumers that extend them.
+// hung checks for entries whose consumers extend them for too long.
 func (l *look) hung(p place, group string, policy stream.Policy) {
 	visibility := policy.VisibilityTimeout
 	l.twice(func(l *look) *Finding {
@@ -100,7 +101,7 @@ func (l *look) hung(p place, group string, policy stream.Policy) {
 	})
 }
 
-// oldPending looks again at an entry that was added long before what its group was given since.
+// oldPending checks again an entry that is far older than the last entry that its group has read.
 func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.Duration) {
 	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
 		list := l.pendingFrom(p, group, id.String(), 1)
@@ -113,11 +114,11 @@ func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.D
 	})
 }
 
-// abandoned looks again at entries without a sign of life.
+// abandoned checks again the entries that were idle for too long.
 func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duration) {
 	still := func(l *look, ids []string) (left, texts []string) {
 		for i, id := range ids {
-			if i >= 2*examples && len(left) > 0 { // these are enough: bridges take the oldest back first
+			if i >= 2*examples && len(left) > 0 { // enough: bridges reclaim the oldest entries first
 				return append(left, ids[i:]...), texts
 			}
 			list := l.pendingFrom(p, group, id, 1)
@@ -133,7 +134,7 @@ func (l *look) abandoned(p place, group string, d *defects, tooLong time.Duratio
 	l.confirm(notReclaimed, p, p.keys.Stream, group, d, "entry is pending"+long, "entries are pending"+long, still)
 }
 
-// bodiless looks again at pending entries that are not in the stream.
+// bodiless checks again the pending entries that are not in the stream.
 func (l *look) bodiless(p place, group string, d *defects) {
 	l.confirm(lostBody, p, p.keys.Stream, group, d, "entry is pending and not in the stream",
 		"entries are pending and not in the stream", func(l *look, ids []string) (left, texts []string) {
@@ -148,13 +149,13 @@ func (l *look) lostEntries(p place, group string, ids []string) []string {
 	})
 }
 
-// pendingFrom returns what a group holds, from an entry on.
+// pendingFrom returns pending entries of a group, from an ID on.
 func (l *look) pendingFrom(p place, group, from string, count int) (list []view.Pending) {
 	l.read(view.PendingOf(l.c, p.keys.Stream, group, view.PendingRange{From: from, Count: count}, &list))
 	return list
 }
 
-// unfreed looks for entries that no group needs.
+// unfreed checks for entries that no group needs any more.
 func (l *look) unfreed(p place) {
 	var first []string
 	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
@@ -168,8 +169,9 @@ func (l *look) unfreed(p place) {
 	})
 }
 
-// unneeded returns entries that every group was given and none holds: the first of the stream, and some behind the oldest pending
-// one. What groups were given and hold is read before the entries: it only moves on.
+// unneeded returns entries that every group has read and none holds: the first of the stream, and some after the oldest
+// pending one. It reads the groups and their pending lists before the entries. They only advance, so an entry that was
+// unneeded by then stays so.
 func (l *look) unneeded(p place) (unneeded []string) {
 	groups := l.stream(p.keys.Stream).Groups
 	if len(groups) == 0 {
@@ -197,7 +199,7 @@ func (l *look) unneeded(p place) (unneeded []string) {
 		for _, one := range list {
 			needed[one.ID.String()] = true
 		}
-		if len(list) == pageItems { // the group may hold more behind the last one
+		if len(list) == pageItems { // the group may hold further entries after these
 			last := list[len(list)-1].ID
 			behind = slices.DeleteFunc(behind, func(one rueidis.XRangeSlice) bool { return entryID(one.ID).Compare(last) > 0 })
 		}
@@ -210,7 +212,7 @@ func (l *look) unneeded(p place) (unneeded []string) {
 	return unneeded
 }
 
-// bounds returns the first entry that a group holds or was not given, and the last one that every group was given.
+// bounds returns the first entry that any group holds or has not read, and the last entry that every group has read.
 func (l *look) bounds(p place, groups []view.GroupInfo) (bound, delivered view.EntryID) {
 	for i, g := range groups {
 		own := g.Last.Next()

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// largest is the last ID that a stream can give out.
+// largest is the largest possible entry ID.
 const largest = "18446744073709551615-18446744073709551615"
 
 type plant struct {
@@ -19,7 +19,7 @@ type plant struct {
 	do    func(p *patient)
 }
 
-// defects are planted one by one, in a queue that is in order.
+// defects are planted one by one, in a queue in order.
 var defects = []plant{
 	{"", "nothing", func(*patient) {}},
 	{"", "a queue with partitions", func(p *patient) { p.queue(queue + "/1"); p.do("HSET", p.shared.Queues, queue, "1,2") }},
@@ -151,7 +151,7 @@ var defects = []plant{
 	}},
 	{"D407", "not reclaimed", func(p *patient) {
 		p.do("HSET", p.keys.Policy, "visibility_ms", "100")
-		redistest.Eventually(p.t, 10*time.Second, func() (bool, string) { // bridges would wait after a start
+		redistest.Eventually(p.t, 10*time.Second, func() (bool, string) { // bridges wait after a start of the server
 			_, uptime, _ := strings.Cut(fmt.Sprint(p.do("INFO", "server").ToString()), "uptime_in_seconds:")
 			return !strings.HasPrefix(uptime, "0") && !strings.HasPrefix(uptime, "1\r"), "the server has just started"
 		})

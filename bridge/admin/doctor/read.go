@@ -16,13 +16,14 @@ import (
 const (
 	pageItems   = 200
 	pageBytes   = 256 << 10
-	scriptItems = 100 // of a script, which looks at each, and reads 1 MiB at most
+	scriptItems = 100 // for a script that checks each item, and reads at most 1 MiB
 )
 
 // callTimeout ends a call that hangs.
 const callTimeout = 10 * time.Second
 
-// bytesOf returns about how much memory a key takes; 0 when the server has no MEMORY USAGE, or the user may not use it.
+// bytesOf returns about how many bytes of memory a key takes; 0 if the server has no MEMORY USAGE or the user may not
+// run it.
 func (l *look) bytesOf(key string) int64 {
 	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
@@ -30,7 +31,7 @@ func (l *look) bytesOf(key string) int64 {
 	return bytes
 }
 
-// pageOf returns how many elements of a key a call may read, by what they take on average. n is how many it has.
+// pageOf returns how many elements of a key one call may read, by their average size. n is the number of elements.
 func (l *look) pageOf(key string, n int64) int64 {
 	bytes := l.bytesOf(key)
 	if bytes == 0 {
@@ -39,8 +40,8 @@ func (l *look) pageOf(key string, n int64) int64 {
 	return min(pageItems, max(1, pageBytes*n/bytes))
 }
 
-// denied says whether a look failed because the user may not do something, or the server cannot. Then the report says so, and the
-// look goes on.
+// denied reports whether the look failed because the user lacks a right or the server a command. Then it reports what
+// could not be examined, and clears the error.
 func (l *look) denied(what string) bool {
 	if !errors.Is(l.err, lua.ErrDenied) && !errors.Is(l.err, lua.ErrUnsupported) {
 		return false
@@ -50,7 +51,7 @@ func (l *look) denied(what string) bool {
 	return true
 }
 
-// missing reports what the doctor could not look at: as a finding when the user lacks a right, else among what was left out.
+// missing reports what could not be examined: as a finding if the user lacks a right, otherwise in Report.LeftOut.
 func (e *examination) missing(what string, err error) {
 	if !errors.Is(err, lua.ErrDenied) {
 		e.leftOut("%s: this server does not do it (%v)", what, short(err))
@@ -78,7 +79,8 @@ func short(err error) string {
 	return err.Error()
 }
 
-// scan goes through a hash or a sorted set by pages: names and values in turn. It ends early when take says so.
+// scan iterates over a hash or a sorted set in pages. take gets names and values in turn; it returns false to end the
+// scan.
 func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elements []string) (more bool)) {
 	for cursor := uint64(0); ; {
 		var one rueidis.ScanEntry
@@ -89,17 +91,17 @@ func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elemen
 	}
 }
 
-// tour is how far a look has come through a key with many elements.
+// tour is the progress of a look through a key with many elements.
 type tour struct {
 	*look
-	step, key string // names of the key: for Progress, and for what was left out
-	all       int64
-	one, many string // what an element is called
-	about     string // "about " where the server may show an element twice
-	looked    int64
+	step, key string // names of the key, for Progress and for Report.LeftOut
+	all       int64  // elements of the key
+	one, many string // noun for an element
+	about     string // "about " if the server may return an element twice
+	looked    int64  // elements read so far
 }
 
-// more counts elements that were looked at. It is false when the look failed, or when it is to be quick and these are enough.
+// more counts n elements that were read. It returns false if the look failed, or if enough were read for Config.Quick.
 func (t *tour) more(n int) bool {
 	t.looked += int64(n)
 	t.Progress(t.step, int(min(t.looked, t.all)), int(t.all))
@@ -110,7 +112,7 @@ func (t *tour) more(n int) bool {
 	return t.err == nil
 }
 
-// entryID reads an ID that the server wrote.
+// entryID parses an entry ID from a reply of the server.
 func entryID(text string) view.EntryID {
 	id, _ := view.ParseEntryID(text)
 	return id

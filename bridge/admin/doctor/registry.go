@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	walkCount  = 1000 // keys that a server looks at in one request
-	quickPages = 10   // how many such requests are enough for a server when it is to be quick
+	walkCount  = 1000 // keys that a server scans in one request
+	quickPages = 10   // such requests to each server with Config.Quick
 )
 
-// kinds are the keys of a partition: the end of the name, and the type, in the order of keysOf.
+// kinds are the keys of a partition, each with the end of its name and its type, in the order of keysOf.
 var kinds = []struct{ name, want string }{
 	{"due", "zset"}, {"payload", "hash"}, {"meta", "hash"}, {"stream", "stream"}, {"dead", "stream"}, {"wake", "stream"},
 	{"policy", "hash"}, {"seen", "zset"}, {"calm", "hash"}, {"recurring", "hash"}, {"planned", "hash"},
@@ -30,7 +30,7 @@ var kinds = []struct{ name, want string }{
 	{"push", "hash"},
 }
 
-// holding are the keys that make a queue: the others are settings and tokens.
+// holding are the keys whose existence means that there is a queue. The others hold settings and tokens.
 var holding = map[string]bool{"due": true, "payload": true, "meta": true, "stream": true, "dead": true, "seen": true,
 	"recurring": true}
 
@@ -42,7 +42,7 @@ func (e *examination) place(queue string, partition int) place {
 	return place{queue, partition, lua.NewKeys(e.Prefix, lua.PartitionName(queue, partition))}
 }
 
-// shared looks at the keys that belong to no queue, and reads the registry.
+// shared checks the keys that all queues share, and reads the registry.
 func (l *look) shared() {
 	g := l.globals
 	l.types(place{}, []string{g.Queues, g.Defaults, g.Bridges, g.Wake, g.Tokens},
@@ -75,7 +75,7 @@ func (l *look) shared() {
 	}
 }
 
-// countsAreSound says whether a value of the registry is a list of partition counts, and nothing else.
+// countsAreSound reports whether a value of the registry is a valid list of partition counts.
 func countsAreSound(text string) bool {
 	for one := range strings.SplitSeq(text, ",") {
 		if n, err := strconv.Atoi(one); err != nil || lua.CheckPartitions(n) != nil {
@@ -92,7 +92,7 @@ func (l *look) badEntry(queue string, named bool) {
 		l.read(view.Number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build(), &there),
 			view.Into(l.c.B().Hget().Key(l.globals.Queues).Field(queue).Build(), &counts, rueidis.RedisResult.ToString))
 		if there == 0 || named && countsAreSound(counts) {
-			return nil // gone, or mended
+			return nil // it was removed or corrected
 		}
 		p := place{}
 		if named {
@@ -109,8 +109,7 @@ func (l *look) badEntry(queue string, named bool) {
 	})
 }
 
-// walk goes through all keys of all servers. It looks for queues that nobody registered, and for keys that are none of
-// duestream's.
+// walk scans all keys of all servers, for unregistered queues and for keys of other programs.
 func (l *look) walk() {
 	if len(l.Queues) > 0 {
 		return
@@ -148,7 +147,7 @@ func (l *look) walk() {
 	l.add(l.finding(foreignKey, place{}, "", "", foreign, found, some...))
 }
 
-// keys goes through the keys of a server that begin with the prefix: through some of them when it is to be quick.
+// keys scans the keys of a server that begin with the prefix; with Config.Quick only some of them.
 func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 	for cursor, pages := uint64(0), 0; ; pages++ {
 		if l.Quick && pages == quickPages {
@@ -170,7 +169,7 @@ func (l *look) keys(node rueidis.Client, take func(keys []string)) {
 	}
 }
 
-// sort notes the partition that a key belongs to. It is false when the key is none of duestream's.
+// sort records the partition that a key belongs to. It returns false if the key is none of duestream's.
 func (e *examination) sort(key string) bool {
 	g := e.globals
 	if key == g.Queues || key == g.Defaults || key == g.Bridges || key == g.Wake || key == g.Tokens ||
@@ -190,7 +189,7 @@ func (e *examination) sort(key string) bool {
 	return true
 }
 
-// note notes that a partition has keys.
+// note records that a partition has keys.
 func (e *examination) note(queue string, partition int) {
 	if e.found[queue] == nil {
 		e.found[queue] = map[int]bool{}
@@ -198,7 +197,8 @@ func (e *examination) note(queue string, partition int) {
 	e.found[queue][partition] = true
 }
 
-// partitions is how many partitions the registry counts. Bridges serve them in turn, so with more of them each waits longer.
+// partitions returns the number of partitions in the registry. Bridges serve them in turn, so with more of them each
+// waits longer.
 func (e *examination) partitions() (n int) {
 	for _, counts := range e.registry {
 		n += counts.Latest()
@@ -206,7 +206,7 @@ func (e *examination) partitions() (n int) {
 	return n
 }
 
-// queues looks at every queue.
+// queues examines every queue.
 func (l *look) queues() {
 	names := slices.Clone(l.Queues)
 	if len(names) == 0 {
@@ -234,8 +234,8 @@ func (l *look) queues() {
 	l.report.Queues = len(names)
 }
 
-// onlySettings looks at a queue that nobody registered, and that holds nothing. When it has settings, somebody is about to use
-// it; else there is no such queue.
+// onlySettings examines a queue that is not registered and holds nothing. With settings it is a queue that was
+// prepared for use; without, there is no such queue.
 func (l *look) onlySettings(queue string) {
 	at := l.place(queue, 0)
 	n := l.number(l.c.B().Exists().Key(at.keys.Policy).Build())
@@ -247,7 +247,7 @@ func (l *look) onlySettings(queue string) {
 	l.partition(at)
 }
 
-// seek finds the partitions of a queue that have keys, without a walk through all keys.
+// seek finds the partitions of a queue that have keys, without a scan of all keys.
 func (l *look) seek(queue string) {
 	keys := make([]int64, lua.MaxPartitions)
 	var questions []view.Question
@@ -266,7 +266,7 @@ func (l *look) seek(queue string) {
 	}
 }
 
-// queue looks at one queue, in all partitions that there are.
+// queue examines one queue, in all partitions that exist.
 func (l *look) queue(queue string) {
 	counts, most := l.registry[queue].Latest(), 0
 	for partition := range l.found[queue] {
@@ -274,7 +274,7 @@ func (l *look) queue(queue string) {
 	}
 	if l.registry[queue] == nil {
 		grown, err := scheduler.GrownTo(l.ctx, l.c, l.Prefix,
-			queue) // a partition beyond that has keys, but nobody grew the queue to it
+			queue) // partitions beyond it may have keys, but the queue was never grown to them
 		l.fail(err)
 		l.unregistered(queue, grown)
 		counts = grown
@@ -293,7 +293,8 @@ func (l *look) queue(queue string) {
 	l.report.Partitions += counts
 }
 
-// grow is the repair of partitions that lack something. The queue may have grown further meanwhile.
+// grow returns a repair that registers partitions and completes their groups and settings. It keeps a larger count
+// that the queue may have meanwhile.
 func (e *examination) grow(queue string, partitions int) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, queue)

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Repair is what was done, or not, about one finding.
+// Repair is the planned or executed repair of one finding.
 type Repair struct {
 	Code  string `json:"code"`
 	Queue string `json:"queue,omitempty"`
@@ -27,9 +27,10 @@ func (r Report) Plan() []Repair {
 	return plan
 }
 
-// Mend repairs one finding after the other, where no repair can lose a message or deliver one that was handled, and tells done of
-// each. It ends early when ctx ends. When one repair fails Mend goes on with the next, and returns all their errors. Repeating it
-// is harmless. It takes up to OrphanAge when there are bodies without a member.
+// Mend makes the repairs of all findings that have one, one after the other, and calls done after each. No repair can
+// lose a message, or deliver one that was handled. If a repair fails Mend continues with the next, and returns all
+// errors joined. It ends early when ctx ends. Repeating it is harmless. It takes up to OrphanAge if there are bodies
+// without a member.
 func (r Report) Mend(ctx context.Context, done func(Repair)) error {
 	var errs []error
 	for _, f := range r.Findings {

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// For every right of its documented user that the doctor lacks it says so: by a finding, or by an error that names it. Once
-// "nothing is wrong" was said of a server that evicts, because the user could not ask it.
+// For each right of its documented user that the doctor lacks, it reports a finding, or an error that names the right.
+// Regression: it reported "nothing is wrong" for a server that evicts, because the user could not read the setting.
 func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
@@ -58,7 +58,7 @@ func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 		if logErr != nil {
 			t.Fatal(logErr)
 		}
-		if len(log) == 0 || harmless[right] != "" { // it had no need of it
+		if len(log) == 0 || harmless[right] != "" { // the doctor did not need the right
 			continue
 		}
 		missed++

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// This file holds the rules by which an examination and Advise judge alike.
+// This file holds the rules that Examine and Advise share.
 
-// waitingCheck says what is wrong with a group for which entries wait: the oldest for so long, and for as long as unread while
-// none of its consumers read. Nil: nothing.
+// waitingCheck returns the defect of a group for which entries wait; nil = none. oldest is the age of the oldest
+// waiting entry. unread is for how long entries have waited while no consumer of the group read.
 func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Check {
 	switch patience := max(nobodyReads, 2*visibility); {
 	case oldest < nobodyReads:
@@ -23,9 +23,9 @@ func waitingCheck(consumers int, oldest, unread, visibility time.Duration) *Chec
 	return nil
 }
 
-// heldTooLong is how long a delivery may be held by a consumer that extends it, until its handler may hang. usual is how long
-// deliveries of the group took lately; nil: not known. Then a handler may take what the policy allows it, and no less than two
-// minutes.
+// heldTooLong returns for how long a consumer may hold and extend a delivery before its handler is suspected to hang.
+// usual is how long recent deliveries of the group took; nil = unknown. Then the bound follows from the visibility
+// timeout and the policy's HandlerTimeout, and is at least two minutes.
 func heldTooLong(visibility, handlerTimeout time.Duration, usual *time.Duration) time.Duration {
 	if usual == nil {
 		return max(2*time.Minute, 4*visibility, handlerTimeout+visibility)
@@ -33,7 +33,8 @@ func heldTooLong(visibility, handlerTimeout time.Duration, usual *time.Duration)
 	return max(time.Minute, 2*visibility, 10**usual)
 }
 
-// heldFound says how many entries are held for too long, and of the one that is held for longest by whom and for how long.
+// heldFound returns the text of a finding: how many entries are held for too long, and for the longest of them the
+// consumer and the time.
 func heldFound(count int64, held time.Duration, consumer string, usual *time.Duration) string {
 	found := fmt.Sprintf("%s held for long, the oldest by %s for %s", plural(count, "entry is", "entries are"), shown(consumer),
 		held.Round(time.Second))
@@ -43,15 +44,15 @@ func heldFound(count int64, held time.Duration, consumer string, usual *time.Dur
 	return found + fmt.Sprintf("; deliveries usually take %s", usual.Round(time.Millisecond))
 }
 
-// abandonedAfter is how long an entry may be pending without a sign of life, until a bridge should have taken it back.
+// abandonedAfter returns the idle time of a pending entry by which a bridge should have reclaimed it.
 func abandonedAfter(visibility time.Duration) time.Duration { return 3*visibility + reclaimSlack }
 
-// overdueAfter is how late messages may be while a bridge serves so many partitions.
+// overdueAfter returns how late messages may be while a bridge serves the given number of partitions.
 func overdueAfter(partitions int) time.Duration {
 	return overdueSlack + time.Duration(partitions/100)*time.Second
 }
 
-// recentLetter says how long ago one of so many dead letters came.
+// recentLetter returns the text of a finding: the number of dead letters, and the age of a recent one.
 func recentLetter(letters string, age time.Duration) string {
 	return fmt.Sprintf("%s, one came %s ago", letters, max(0, age).Round(time.Second))
 }

@@ -18,19 +18,20 @@ import (
 )
 
 const (
-	// Scores that somebody meant as seconds: of the years 2001 to 5138. As milliseconds they are of 1970 to 1973.
+	// Scores that are probably meant as seconds: they are in the years 2001 to 5138. As milliseconds they are in 1970
+	// to 1973.
 	fromSeconds, toSeconds = "1e9", "1e11"
 	year2286, neverFrom    = "1e13", "1e15"
 
-	overdueSlack = 10 * time.Second // a bridge looks at every queue every 5 s; of many queues, at 100 a second
-	suspectsMost = 10_000           // how many suspects of one key the doctor looks at again
+	overdueSlack = 10 * time.Second // a bridge checks every queue every 5 s; of many queues, 100 a second
+	suspectsMost = 10_000           // suspects of one key that are checked again
 )
 
-// schedule looks at due times.
+// schedule checks due times.
 func (l *look) schedule(p place) {
 	due := p.keys.Due
 	l.twice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
-		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then those that wait for a key
+		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then: parked
 		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
 	l.overdue(p)
@@ -38,7 +39,8 @@ func (l *look) schedule(p place) {
 	l.keysServed(p)
 }
 
-// places looks at who stands in line for a key: each place is of a message that waits, and is due then.
+// places checks the waiting lines of keys. Each place in a line must belong to a message that waits, with the same
+// due time.
 func (l *look) places(p place) {
 	var empty defects
 	way := &tour{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns, one: "note", many: "notes", about: "about ",
@@ -69,7 +71,7 @@ func (l *look) places(p place) {
 		})
 }
 
-// emptyOf returns the places among some notes of keys that nobody is in.
+// emptyOf returns the places, among some members of a turns key, that belong to no waiting message.
 func (l *look) emptyOf(p place, notes []string) (empty []string) {
 	var places, members []string
 	var due []float64
@@ -90,8 +92,8 @@ func (l *look) emptyOf(p place, notes []string) (empty []string) {
 	return empty
 }
 
-// keysServed finds messages that wait for their key while only bridges live that do not say that they know keys. Where no bridge
-// lives at all, the finding about bridges says so.
+// keysServed checks for messages that wait for their key while no live bridge serves keys, by its protocol level. If
+// no bridge is alive at all, noBridge reports that.
 func (l *look) keysServed(p place) {
 	l.twice(func(l *look) *Finding {
 		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
@@ -106,7 +108,7 @@ func (l *look) keysServed(p place) {
 	})
 }
 
-// recurrences finds those that nobody plans.
+// recurrences checks for recurrences that no bridge plans.
 func (l *look) recurrences(p place) {
 	if l.number(l.c.B().Hlen().Key(p.keys.Recurring).Build()) == 0 {
 		return
@@ -125,7 +127,8 @@ func (l *look) recurrences(p place) {
 	})
 }
 
-// overdue looks at the head of the schedule. When the head moves on somebody drains the queue, and the messages are only late.
+// overdue checks the head of the schedule. If the head changes between two checks, a bridge drains the queue, and the
+// messages are only late.
 func (l *look) overdue(p place) {
 	first := ""
 	slack := overdueAfter(l.partitions())
@@ -148,14 +151,14 @@ func (l *look) overdue(p place) {
 	})
 }
 
-// bodies looks at members and what belongs to them.
+// bodies checks the members of the schedule, their metas and their payloads.
 func (l *look) bodies(p place) {
 	l.members(p)
 	l.metas(p)
 	l.orphans(p)
 }
 
-// defects are members in which something looks wrong.
+// defects are members with a suspected defect: the first suspectsMost of them, and the number of all.
 type defects struct {
 	members []string
 	count   int64
@@ -169,7 +172,7 @@ func (d *defects) add(members ...string) {
 	}
 }
 
-// keep forgets all members but those that are left, and returns how many defects that makes.
+// keep replaces the members by those that are left, and returns the new count.
 func (d *defects) keep(left []string) int64 {
 	d.members, d.count = left, d.count-int64(len(d.members)-len(left))
 	if len(left) == 0 {
@@ -178,8 +181,8 @@ func (d *defects) keep(left []string) int64 {
 	return d.count
 }
 
-// confirm suspects members, and looks at them again. still returns those that are as they were, and what is wrong with each.
-// one and many are what the finding calls them.
+// confirm records members as suspects and checks them again. still returns the members that are still wrong, with a
+// text for each. one and many are the noun for them in the finding.
 func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, many string,
 	still func(l *look, members []string) (left, texts []string)) {
 	if d.count == 0 {
@@ -195,7 +198,7 @@ func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, ma
 	})
 }
 
-// members looks at the members that are no plain message ID: retries, and what is malformed.
+// members checks the members that are not plain message IDs: retries, and malformed ones.
 func (l *look) members(p place) {
 	var bodiless, bad defects
 	retries := map[string]*defects{} // by group
@@ -218,7 +221,7 @@ func (l *look) members(p place) {
 				case meta == nil && isRetry:
 					bodiless.add(member)
 				case malformed(member, meta) != "":
-					if meta == nil { // else metas finds it
+					if meta == nil { // with a meta, metas finds it
 						bad.add(member)
 					}
 				case isRetry:
@@ -233,7 +236,8 @@ func (l *look) members(p place) {
 		}
 		return way.more(len(elements) / 2)
 	})
-	// No second retry has the same name: one that is scheduled still, after it was seen without meta, has lost its meta.
+	// Members of retries are unique. So a retry that was seen without a meta, and is still scheduled, has lost its
+	// meta.
 	stillWithout := func(l *look, members []string) (left, texts []string) {
 		metas, there := l.metasOf(p, members), l.scheduled(p, members)
 		for i, member := range members {
@@ -248,7 +252,7 @@ func (l *look) members(p place) {
 	l.lostGroups(p, retries)
 }
 
-// lostGroups looks for retries of groups that do not exist.
+// lostGroups checks for retries of groups that do not exist.
 func (l *look) lostGroups(p place, retries map[string]*defects) {
 	for _, group := range slices.Sorted(maps.Keys(retries)) {
 		l.twice(func(l *look) *Finding {
@@ -269,7 +273,7 @@ func (l *look) lostGroups(p place, retries map[string]*defects) {
 	}
 }
 
-// metasOf returns the metas of members; nil where there is none.
+// metasOf returns the metas of members; nil for a member without one.
 func (l *look) metasOf(p place, members []string) []*string {
 	metas := make([]*string, len(members))
 	for i, one := range l.list(l.c.B().Hmget().Key(p.keys.Meta).Field(members...).Build()) {
@@ -280,7 +284,7 @@ func (l *look) metasOf(p place, members []string) []*string {
 	return metas
 }
 
-// scheduled says which members are in the schedule.
+// scheduled tells for each member whether it is in the schedule.
 func (l *look) scheduled(p place, members []string) []bool {
 	there := make([]bool, len(members))
 	for i, score := range l.list(l.c.B().Zmscore().Key(p.keys.Due).Member(members...).Build()) {
@@ -289,7 +293,7 @@ func (l *look) scheduled(p place, members []string) []bool {
 	return there
 }
 
-// metas looks for metas that no entry can be made of.
+// metas checks for metas from which no entry can be made.
 func (l *look) metas(p place) {
 	n := l.number(l.c.B().Hlen().Key(p.keys.Meta).Build())
 	if n == 0 {
@@ -311,7 +315,7 @@ func (l *look) metas(p place) {
 	l.confirm(badMeta, p, p.keys.Meta, "", &bad, "message is malformed", "messages are malformed",
 		func(l *look, members []string) (left, texts []string) {
 			for some := range slices.Chunk(members, 20) {
-				metas, there := l.metasOf(p, some), l.scheduled(p, some) // what is not scheduled is a body without a member
+				metas, there := l.metasOf(p, some), l.scheduled(p, some) // orphans reports a meta without a member
 				for i, member := range some {
 					if metas[i] == nil || !there[i] {
 						continue

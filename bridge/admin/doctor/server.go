@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Server is what a server tells of itself. Fields are empty or zero where it does not tell.
+// Server is the state of a server by its own INFO and settings. A value that the server does not report is zero.
 type Server struct {
 	Address   string `json:"address"`
 	Product   string `json:"product,omitempty"`
@@ -35,7 +35,7 @@ const (
 	replicaLag = 10 // seconds
 )
 
-// servers looks at the settings of all masters.
+// servers checks the settings of all masters.
 func (l *look) servers() {
 	nodes := l.c.Nodes()
 	l.masters = map[string]rueidis.Client{}
@@ -50,7 +50,7 @@ func (l *look) servers() {
 		if l.fail(err); l.err != nil {
 			return
 		}
-		if len(names) > 1 && info["role"] == "slave" { // its master tells of it
+		if len(names) > 1 && info["role"] == "slave" { // its master reports it
 			continue
 		}
 		l.masters[address] = nodes[address]
@@ -58,7 +58,7 @@ func (l *look) servers() {
 	}
 }
 
-// info reads INFO; told is false where the server does not tell.
+// info reads INFO. told is false if the server refuses it or leaves its version out.
 func (l *look) info(c rueidis.Client, address string) (info view.Info, told bool, err error) {
 	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
@@ -79,7 +79,8 @@ func (l *look) info(c rueidis.Client, address string) (info view.Info, told bool
 	return info, told, nil
 }
 
-// settings reads what INFO leaves out. A user who may not read them gets the rest of the report all the same.
+// settings reads settings that are not in INFO. If the user may not read them, the report says so and the examination
+// goes on.
 func (l *look) settings(c rueidis.Client, names ...string) map[string]string {
 	ctx, cancel := context.WithTimeout(l.ctx, callTimeout)
 	defer cancel()
@@ -115,7 +116,7 @@ func (l *look) server(c rueidis.Client, address string, info view.Info, told boo
 	l.report.Servers = append(l.report.Servers, s)
 }
 
-// judge says what is wrong with the settings of a server.
+// judge checks the settings and the state of a server, and calls say for each defect.
 func judge(s *Server, info view.Info, settings map[string]string, say func(c *Check, count int64, found string, args ...any)) {
 	told := info.Server()
 	s.Product, s.Version, s.Role, s.AOF, s.Fsync = told.Product, told.Version, told.Role, told.AOF, settings["appendfsync"]
@@ -173,7 +174,7 @@ func replicas(info view.Info, settings map[string]string, say func(c *Check, cou
 		}
 	}
 	need, _ := strconv.Atoi(settings["min-replicas-to-write"])
-	text, counted := info["min_slaves_good_slaves"] // a server tells it while it counts its good replicas
+	text, counted := info["min_slaves_good_slaves"] // present only while the server counts its good replicas
 	good, _ := strconv.Atoi(text)
 	switch {
 	case counted && good < max(1, need):
@@ -190,10 +191,10 @@ func versionOf(text string) (major, minor int) {
 	return major, minor
 }
 
-// fresh is how far the last heartbeat of a live bridge may be from the clock of the server: bridges send one every second.
+// fresh is how far the last heartbeat of a live bridge may be from the server's clock. Bridges send one every second.
 const fresh = 5 * time.Second
 
-// bridges looks for a bridge that lives.
+// bridges checks that a bridge is alive, and that all live bridges have the same protocol level.
 func (l *look) bridges() {
 	l.twice(func(l *look) *Finding {
 		return l.noBridge(l.heartbeats())
@@ -204,14 +205,14 @@ func (l *look) heartbeats() []view.Heartbeat {
 	return ask(l, func(ctx context.Context) ([]view.Heartbeat, error) { return view.ReadHeartbeats(ctx, l.c, l.Prefix) })
 }
 
-// live returns the heartbeats of the bridges that live.
+// live returns the heartbeats of the live bridges.
 func (l *look) live() []view.Heartbeat { return living(l.heartbeats()) }
 
 func living(beats []view.Heartbeat) []view.Heartbeat {
 	return slices.DeleteFunc(slices.Clone(beats), func(b view.Heartbeat) bool { return b.Foreign || b.Age.Abs() > fresh })
 }
 
-// mixedLevels finds bridges that live and have a lower protocol level than others that live.
+// mixedLevels finds live bridges with a lower protocol level than other live bridges.
 func (e *examination) mixedLevels(beats []view.Heartbeat) *Finding {
 	live := living(beats)
 	highest := 0
@@ -232,7 +233,7 @@ func (e *examination) mixedLevels(beats []view.Heartbeat) *Finding {
 	return e.finding(mixedLevels, place{}, e.globals.Bridges, "", n, found, older...)
 }
 
-// noBridge finds that no bridge lives, or notes since when the oldest does.
+// noBridge returns a finding if no bridge is alive. Otherwise it takes the start of the oldest live bridge into calm.
 func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 	var some []string
 	var oldest time.Time
@@ -253,7 +254,7 @@ func (e *examination) noBridge(beats []view.Heartbeat) *Finding {
 	}
 	found := "no bridge is alive: none ever ran under this prefix, or all were stopped"
 	switch {
-	case len(some) < len(beats): // the others live
+	case len(some) < len(beats): // the other bridges are alive
 		if oldest.After(e.calm) {
 			e.calm = oldest
 		}

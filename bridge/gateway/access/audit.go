@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// Audit tells the log that whoever has a token did something as an operator: a line with audit=true, the name of the token, the
-// action and the queue ("" for none), and attrs, like the ID of the request. A secret or a payload must not be among them.
+// Audit logs an operator's action: a line with audit=true, the name of the token, the action, the queue ("" for none)
+// and attrs, such as the ID of the request. The attrs must not hold a secret or a payload.
 func (s *Store) Audit(g *Grant, action, queue string, attrs ...slog.Attr) {
 	name := ""
 	if g != nil {

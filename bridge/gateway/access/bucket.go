@@ -10,10 +10,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// bucket is the token bucket of a rate, as the time at which it is full again.
+// bucket is the token bucket of a rate. Its level is stored as the time at which the bucket is full again.
 type bucket struct {
-	part     string        // of its key in Redis, behind the digest
-	interval time.Duration // that one takes to come back
+	part     string        // of its key in Redis, after the digest
+	interval time.Duration // until one unit comes back
 	size     int
 
 	mu   sync.Mutex
@@ -24,7 +24,8 @@ func newBucket(rate lua.Rate, burst int) *bucket {
 	return &bucket{interval: rate.Interval(), size: cmp.Or(burst, rate.DefaultBurst())}
 }
 
-// take takes n out, or says how long to wait for them. More than the bucket holds are taken when it is full, and are owed.
+// take takes n units out of the bucket, or returns how long to wait for them. An n greater than the bucket's size is
+// taken when the bucket is full; the rest is a debt that delays the next calls.
 func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	n = min(max(n, 0), lua.MaxBurst)
 	b.mu.Lock()
@@ -41,17 +42,17 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// giveBack puts back what was taken for nothing.
+// giveBack puts n unused units back into the bucket.
 func (b *bucket) giveBack(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.full = b.full.Add(-time.Duration(n) * b.interval)
 }
 
-// Take takes n, such as messages, out of what the token allows of a verb: 0 = go on, else nothing was taken, and they are there
-// after so long. More than its burst go when nothing else was taken of late, and are paid for afterwards. All Stores of a prefix
-// share what is allowed, by one script call; while Redis cannot be asked, or does not answer soon, each counts for itself, and
-// err is nil. It is that of ctx.
+// Take charges n messages or requests to the token's rate limit for a verb. A wait of 0 means that n were charged;
+// otherwise nothing was charged, and n are available after the wait. An n above the burst passes when the bucket is
+// full, and delays the next calls. All Stores of a prefix share the limit, with one script call. While Redis is
+// unavailable or slower than 250 ms, each Store counts by itself. The only error is that of ctx.
 func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time.Duration, err error) {
 	if g == nil || g.taken[verb] == nil || n <= 0 {
 		return 0, nil
@@ -59,7 +60,7 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 	taken := g.taken[verb]
 	n = min(n, lua.MaxBurst)
 	if wait = taken.take(n, s.now()); wait > 0 || !s.mayAskForRates() {
-		return wait, nil // what is too much for this Store is too much for all
+		return wait, nil // the limit of all Stores is no greater than that of this Store
 	}
 	call, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
@@ -76,7 +77,8 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 	return wait, nil
 }
 
-// GiveBack puts back what Take took for nothing. While Redis cannot be asked it comes back by itself.
+// GiveBack gives n unused units back to the token's rate limit. While Redis is unavailable only this Store's bucket
+// gets them; in Redis they come back with time.
 func (s *Store) GiveBack(ctx context.Context, g *Grant, verb Verb, n int) {
 	if g == nil || g.taken[verb] == nil || n <= 0 {
 		return
@@ -94,7 +96,7 @@ func (s *Store) GiveBack(ctx context.Context, g *Grant, verb Verb, n int) {
 	}
 }
 
-// mayAskForRates says whether Redis answered the last time, or enough time has passed to try again.
+// mayAskForRates reports whether Redis answered the last call about a rate, or FreshFor has passed since it failed.
 func (s *Store) mayAskForRates() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,14 +1,15 @@
-// Package access says who may do what through a gateway: tokens, the queues and verbs that each is for, when it expires, how much
-// it may ask for, and a line in the log for each thing that an operator does.
+// Package access authenticates and authorizes the callers of a gateway. A token has verbs, queues, an expiry and rate
+// limits. Every action of an operator gets a line in the log.
 //
-// Tokens are in Redis, in the hash <prefix>:tokens, or in a file; docs/ACCESS.md describes both. Neither holds a secret: a field
-// of the hash is the SHA-256 of a secret, so whoever reads it cannot call anything, and a look-up compares nothing that its
-// caller could find out byte by byte.
+// Tokens are stored in Redis, in the hash <prefix>:tokens, or in a file; docs/ACCESS.md describes both. Neither holds
+// a secret. A field of the hash is the SHA-256 of a secret. So a reader of the hash cannot use a token, and a caller
+// cannot find a secret byte by byte from the time that a look-up takes.
 //
 // Invariants:
-//   - A token that is revoked is refused within FreshFor while Redis answers, and three times that after it was away, by every
-//     Store (TestATokenIsRevokedForAllWithinASecond).
-//   - While Redis is away, a Store knows for Grace what it knew, and nothing else (TestWhatIsKnownHoldsForAWhileWithoutRedis).
-//   - What cannot be read as a token is refused, and stops no other (TestAForeignValueRefusesThatTokenAlone).
+//   - Every Store refuses a revoked token within FreshFor while Redis answers, and within three times FreshFor after an
+//     outage of Redis (TestATokenIsRevokedForAllWithinASecond).
+//   - During an outage of Redis, a Store accepts for Grace the tokens that it knew before, and no others
+//     (TestWhatIsKnownHoldsForAWhileWithoutRedis).
+//   - An unreadable token is refused, and does not affect other tokens (TestAForeignValueRefusesThatTokenAlone).
 //   - No secret and no payload is written to Redis, to a file or to a log (TestNoSecretIsWrittenAnywhere).
 package access

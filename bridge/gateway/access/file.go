@@ -21,13 +21,13 @@ type FileToken struct {
 	Token
 }
 
-// tokenFile is a file of tokens, and what it held.
+// tokenFile is a file of tokens, with the tokens that were last read from it.
 type tokenFile struct {
 	path string
 
 	mu     sync.Mutex
 	looked time.Time
-	seen   os.FileInfo // nil: it could not be looked at
+	seen   os.FileInfo // nil = the file could not be opened
 	grants map[digest]*Grant
 }
 
@@ -36,8 +36,8 @@ func openFile(path string) (*tokenFile, error) {
 	return f, f.read()
 }
 
-// grant returns what the file has for a digest, nil for nothing. Once in FreshFor it looks whether the file has changed. What a
-// changed file has wrong is told once, and until it is right the former one holds.
+// grant returns the grant of a digest, or nil if the file has none. Once per FreshFor it checks whether the file has
+// changed. An error in a changed file is logged once, and the former tokens hold until the file is corrected.
 func (f *tokenFile) grant(d digest, now time.Time, log *slog.Logger) *Grant {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +58,7 @@ func (f *tokenFile) grant(d digest, now time.Time, log *slog.Logger) *Grant {
 	return f.grants[d]
 }
 
-// read takes the tokens of the file, all of them or none.
+// read loads the tokens of the file: all of them or, with an error, none.
 func (f *tokenFile) read() error {
 	f.seen = nil
 	file, err := os.Open(f.path)
@@ -80,7 +80,7 @@ func (f *tokenFile) read() error {
 	if err != nil {
 		return fmt.Errorf("file of tokens %s: %w", f.path, err)
 	}
-	for d, g := range grants { // what was taken stays taken
+	for d, g := range grants { // with an unchanged limit keep the level of the bucket
 		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst &&
 			sameLimits(old.token.Limits, g.token.Limits) {
 			g.taken = old.taken
@@ -92,7 +92,7 @@ func (f *tokenFile) read() error {
 
 func sameLimits(a, b *Limits) bool { return a == b || a != nil && b != nil && *a == *b }
 
-// parseFile reads lines of tokens. Empty lines, and those that begin with #, are for people.
+// parseFile reads one token a line. It ignores empty lines and lines that begin with #.
 func parseFile(text []byte) (map[digest]*Grant, error) {
 	grants, names := map[digest]*Grant{}, map[string]bool{}
 	for at, line := range bytes.Split(text, []byte("\n")) {
@@ -125,7 +125,7 @@ func parseLine(line []byte) (d digest, t *Token, err error) {
 	}
 	d, ok := parseDigest(one.Digest)
 	if !ok {
-		// Its value is not told: somebody may have written the secret there.
+		// The error leaves out the value, because it may be the secret itself.
 		err = &lua.InvalidError{Field: "digest", Value: fmt.Sprintf("of %d bytes", len(one.Digest)),
 			Rule: fmt.Sprintf("must be the SHA-256 of a secret, %d digits of 0-9 a-f", digestBytes)}
 	}

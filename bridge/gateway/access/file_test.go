@@ -40,12 +40,12 @@ func TestAFileOfTokensIsFollowed(t *testing.T) {
 		t.Error("a first token beside a file", err)
 	}
 	stored := r.add(Token{Name: "ci"})
-	r.granted(s, stored) // those in Redis count as well
+	r.granted(s, stored) // tokens in Redis count as well
 
 	write(line(digestTwo, all))
 	r.refused(s, one, ErrRefused)
 	r.granted(s, two)
-	write("{") // somebody is not done yet
+	write("{") // a half-written file
 	r.granted(s, two)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestAFileThatIsWrongIsRefusedWhole(t *testing.T) {
 	}
 }
 
-// A limit that somebody writes into the file, or changes there, holds from then on; what is as before keeps what was taken.
+// A limit that is added to the file, or changed there, takes effect. An unchanged limit keeps the level of its bucket.
 func TestLimitsInAFileAreFollowed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -109,7 +109,7 @@ func TestLimitsInAFileAreFollowed(t *testing.T) {
 		want   int
 	}{{"", 5}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 2}, {`,"limits":{"read":0,"write":2,"interval":86400}`, 0},
 		{`,"limits":{"read":0,"write":100,"interval":86400}`, 5}, {"", 5}} {
-		text := line(d, `"verbs":["publish"],"queues":["*"]`+c.limits) + strings.Repeat("#", i) + "\n" // another size each time
+		text := line(d, `"verbs":["publish"],"queues":["*"]`+c.limits) + strings.Repeat("#", i) + "\n" // a new size
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What an operator runs into.
+// Errors of the calls that manage tokens.
 var (
 	// ErrExists: another token has the name. Nothing was changed.
 	ErrExists = errors.New("there is a token of that name")
@@ -26,14 +26,15 @@ var (
 	ErrNoToken = errors.New("there is no token of that name")
 )
 
-const retryWithin = time.Millisecond // times how often others were first
+const retryWithin = time.Millisecond // base of the retry delay; multiplied by the number of lost races
 
-// changing holds who changes tokens in this process: many at once would only have each other begin anew.
+// changing is held by the one goroutine of this process that changes tokens: concurrent changes would only make each
+// other's transactions fail.
 var changing = make(chan struct{}, 1)
 
 var errAgain = errors.New("the tokens were changed meanwhile")
 
-// Stored is a token as Redis has it.
+// Stored is a token as it is stored in Redis.
 type Stored struct {
 	Digest string `json:"digest"` // its field in the hash: the SHA-256 of the secret
 	Token
@@ -41,7 +42,7 @@ type Stored struct {
 	Problem string `json:"problem,omitempty"` // why it cannot be read, and is refused; of the Token nothing is known then
 }
 
-// hash is where the tokens of a prefix are.
+// hash is the Redis hash that holds the tokens of a prefix.
 type hash struct {
 	client rueidis.Client
 	key    string
@@ -51,8 +52,8 @@ func hashOf(c rueidis.Client, prefix string) hash {
 	return hash{c, lua.NewGlobals(cmp.Or(prefix, lua.DefaultPrefix)).Tokens}
 }
 
-// Add makes a token and returns its secret, which nobody can find out again. Errors: bridge.ErrInvalid, ErrExists. It asks for
-// all tokens.
+// Add stores a new token and returns its secret, which is not stored and cannot be read again. It reads all tokens.
+// Errors: bridge.ErrInvalid, ErrExists.
 func Add(ctx context.Context, c rueidis.Client, prefix string, t Token) (secret string, err error) {
 	secret, d := newSecret()
 	if err := hashOf(c, prefix).add(ctx, d, t); err != nil {
@@ -61,8 +62,8 @@ func Add(ctx context.Context, c rueidis.Client, prefix string, t Token) (secret 
 	return secret, nil
 }
 
-// AddChosen makes a token with a secret of the caller's, which somebody else must not be able to guess: 20 to 128 of A-Z a-z 0-9
-// . _ -. Errors: bridge.ErrInvalid, ErrExists, also where a token has that secret.
+// AddChosen stores a new token with a secret that the caller chose: 20 to 128 characters of A-Z a-z 0-9 . _ - that are
+// hard to guess. Errors: bridge.ErrInvalid; ErrExists, also when another token has the same secret.
 func AddChosen(ctx context.Context, c rueidis.Client, prefix string, t Token, secret string) error {
 	if !isChosen(secret) {
 		return lua.Invalid("secret", fmt.Sprint(len(secret), " bytes"), "must be %d to %d of A-Z a-z 0-9 . _ - and not "+
@@ -93,7 +94,8 @@ func (h hash) add(ctx context.Context, d digest, t Token) error {
 	})
 }
 
-// made is the token as it is stored when it is made.
+// made returns a new token in its stored form: with its time of creation, times in UTC and whole milliseconds, and the
+// normal form of its rate.
 func (t Token) made(now time.Time) Token {
 	t.Created = now.UTC().Truncate(time.Millisecond)
 	if !t.Expires.IsZero() {
@@ -103,8 +105,8 @@ func (t Token) made(now time.Time) Token {
 	return t
 }
 
-// SetLimits has the token at a digest have other limits, nil for none, in place of those it has; with fresh only where it has
-// none, else ErrExists. Errors: bridge.ErrInvalid, ErrNoToken.
+// SetLimits replaces the limits of the token with the given digest; nil removes them. With fresh it only adds limits:
+// ErrExists if the token has some. Errors: bridge.ErrInvalid, ErrNoToken.
 func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *Limits, fresh bool) error {
 	return hashOf(c, prefix).change(ctx, func(all []Stored, _ time.Time) (string, Token, error) {
 		at := slices.IndexFunc(all, func(s Stored) bool { return s.Digest == digest && s.Problem == "" })
@@ -122,7 +124,7 @@ func SetLimits(ctx context.Context, c rueidis.Client, prefix, digest string, l *
 
 var errSome = errors.New("there are tokens")
 
-// Empty reports whether there are no tokens, in Redis or a file: then every request is refused.
+// Empty reports whether there are no tokens: Redis has none, and the Store has no file. Then every request is refused.
 func (s *Store) Empty(ctx context.Context) (bool, error) {
 	if s.file != nil {
 		return false, nil
@@ -131,8 +133,9 @@ func (s *Store) Empty(ctx context.Context) (bool, error) {
 	return n == 0, lua.Classify("HLEN "+s.key, err)
 }
 
-// First makes a token for whoever sets this up, which may do everything and is called "first", and returns its secret. If there
-// are tokens, in Redis or a file, it does nothing and returns "". Of several gateways that call it together one gets a secret.
+// First makes the first token of a new installation and returns its secret. The token is called "first" and may do
+// everything. If Redis has tokens or the Store has a file, First does nothing and returns "". If several gateways
+// call it at once, one of them gets the secret.
 func (s *Store) First(ctx context.Context) (secret string, err error) {
 	if none, err := s.Empty(ctx); err != nil || !none {
 		return "", err
@@ -154,13 +157,15 @@ func (s *Store) First(ctx context.Context) (secret string, err error) {
 	return secret, nil
 }
 
-// List returns the tokens of a prefix by name, and what stands among them and is none.
+// List returns the tokens of a prefix, in the order of their names. Unreadable ones are included, each with its
+// Problem.
 func List(ctx context.Context, c rueidis.Client, prefix string) ([]Stored, error) {
 	all, _, err := hashOf(c, prefix).all(ctx, c)
 	return all, err
 }
 
-// Remove revokes the token of that name, or what stands at a digest: Stores refuse it within FreshFor. ErrNoToken.
+// Remove revokes the token of that name, or the unreadable token with that digest. Stores refuse it within FreshFor.
+// ErrNoToken.
 func Remove(ctx context.Context, c rueidis.Client, prefix, name string) error {
 	h := hashOf(c, prefix)
 	all, _, err := h.all(ctx, c)
@@ -194,7 +199,7 @@ type asker interface {
 	Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult
 }
 
-// all reads the hash in steps. What is no token of ours has a Problem.
+// all reads the hash in steps. An unreadable token has a Problem. It also returns the server's time.
 func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, err error) {
 	clock, err := c.Do(ctx, c.B().Time().Build()).AsIntSlice()
 	if err != nil {
@@ -203,7 +208,7 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 	if len(clock) == 2 {
 		now = time.Unix(clock[0], clock[1]*1000)
 	}
-	found := map[string]string{} // a step may repeat what another one had
+	found := map[string]string{} // HSCAN may return a field twice
 	for cursor := uint64(0); ; {
 		step, err := c.Do(ctx, c.B().Hscan().Key(h.key).Cursor(cursor).Count(500).Build()).AsScanEntry()
 		if err != nil {
@@ -235,7 +240,8 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 	return all, now, nil
 }
 
-// change writes the token that pick returns, at the field that it returns. Nobody else changes the tokens between the two.
+// change passes all tokens to pick, and writes the token that pick returns at the field that it returns. A transaction
+// makes sure that no other client changes the tokens between reading and writing.
 func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error)) (err error) {
 	select {
 	case changing <- struct{}{}:
@@ -243,7 +249,7 @@ func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	const most = 100 // others who change them at the same time
+	const most = 100 // attempts; each one that fails lost a race with another client
 	for i := range most {
 		if !loop.Sleep(ctx, rand.N(time.Duration(1+i)*retryWithin)) {
 			return ctx.Err()
@@ -258,7 +264,7 @@ func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time)
 				field, t, err = pick(all, now)
 			}
 			if err != nil {
-				_ = one.Do(ctx, one.B().Unwatch().Build()).Error() // or the connection ends, and the watch with it
+				_ = one.Do(ctx, one.B().Unwatch().Build()).Error() // if it fails the connection ends, and the watch
 				return err
 			}
 			return h.write(ctx, one, field, t)

@@ -37,7 +37,7 @@ func TestANameIsGivenOnce(t *testing.T) {
 	redistest.Want(t, "added", added, 1)
 }
 
-// Many who make tokens at once, in this process and in others, wait for each other.
+// Concurrent calls that make tokens, in this process and in others, all succeed.
 func TestManyTokensAreMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -150,7 +150,7 @@ func TestThereIsRoomForTenThousandTokens(t *testing.T) {
 	}
 }
 
-// On a full server no token can be made, and every one can be revoked.
+// On a full server no token can be made, but every token can be revoked.
 func TestAFullServerHasTokensRevoked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)
@@ -174,7 +174,7 @@ func TestAFullServerHasTokensRevoked(t *testing.T) {
 	redistest.Want(t, "tokens left", fmt.Sprint(len(all), err), "0 <nil>")
 }
 
-// Who reads Redis, the log or the file cannot call anything.
+// Redis, the log and the file of tokens hold no secret.
 func TestNoSecretIsWrittenAnywhere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// rig is a hash of tokens, and Stores on it whose clock a test moves.
+// rig is a hash of tokens, with Stores whose clock the test sets.
 type rig struct {
 	t      *testing.T
 	client rueidis.Client

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// SecretPrefix begins every secret, so that what searches for leaked secrets can find it.
+// SecretPrefix begins every generated secret, so that scanners for leaked secrets can find it.
 const SecretPrefix = "dst_"
 
 const (
 	secretRandom = 32                            // bytes
 	secretBytes  = len(SecretPrefix) + (256+5)/6 // with the prefix, in base64
 	digestBytes  = 2 * sha256.Size               // in hexadecimal digits
-	digestDigits = "0123456789abcdef"            // of a digest, no others
+	digestDigits = "0123456789abcdef"            // the only characters of a digest
 )
 
-// digest is what is known of a secret.
+// digest is the SHA-256 of a secret. A secret itself is never stored.
 type digest [sha256.Size]byte
 
 func (d digest) String() string { return hex.EncodeToString(d[:]) }
@@ -31,7 +31,7 @@ func newSecret() (secret string, of digest) {
 	return secret, sha256.Sum256([]byte(secret))
 }
 
-// digestOf returns the digest of a secret; ok is false for what is none, however long it is.
+// digestOf returns the digest of a secret. ok is false if the text cannot be a secret; a long text is then not hashed.
 func digestOf(secret string) (d digest, ok bool) {
 	ours := len(secret) == secretBytes && strings.HasPrefix(secret, SecretPrefix)
 	if !ours && !isChosen(secret) {
@@ -40,13 +40,13 @@ func digestOf(secret string) (d digest, ok bool) {
 	return sha256.Sum256([]byte(secret)), true
 }
 
-// Bounds of a secret that was not made here.
+// Bounds of a secret that the caller of AddChosen chose.
 const (
 	minChosenBytes = 20
 	maxChosenBytes = 128
 )
 
-// isChosen says whether somebody may have chosen a secret: what has our prefix is ours.
+// isChosen reports whether a secret may be a chosen one. A secret with SecretPrefix is a generated one.
 func isChosen(secret string) bool {
 	if len(secret) < minChosenBytes || len(secret) > maxChosenBytes || strings.HasPrefix(secret, SecretPrefix) {
 		return false
@@ -56,13 +56,13 @@ func isChosen(secret string) bool {
 	})
 }
 
-// Digest returns the field that the token of a secret has in Redis; ok is false for what is no secret.
+// Digest returns the field of a secret's token in Redis. ok is false if the text cannot be a secret.
 func Digest(secret string) (field string, ok bool) {
 	d, ok := digestOf(secret)
 	return d.String(), ok
 }
 
-// parseDigest reads a digest as Redis and files have it.
+// parseDigest reads a digest from the hexadecimal digits in Redis or a file.
 func parseDigest(text string) (d digest, ok bool) {
 	if len(text) != digestBytes || strings.Trim(text, digestDigits) != "" {
 		return d, false

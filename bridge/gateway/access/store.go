@@ -14,23 +14,24 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// How long a Store believes what it knows.
+// How long a Store uses a cached answer.
 const (
-	FreshFor = time.Second // without asking again: so long a token may work after it was revoked
-	Grace    = time.Minute // while Redis is away
+	FreshFor = time.Second // while Redis answers: so long may a token work after it was revoked
+	Grace    = time.Minute // during an outage of Redis
 )
 
 const (
-	soon      = 250 * time.Millisecond // of what need not be asked
-	patience  = time.Second            // of a question to Redis
-	unwaited  = 3 * FreshFor           // behind a question that failed nobody waits for the next one who has an answer
-	mostKnown = 16 << 10               // digests, right and wrong ones
+	soon     = 250 * time.Millisecond // timeout of a call about a rate, which is not essential
+	patience = time.Second            // timeout of a lookup
+	// After a failed lookup, callers with a cached answer use it for this long, instead of waiting for the next lookup.
+	unwaited  = 3 * FreshFor
+	mostKnown = 16 << 10 // cached digests, of right and wrong secrets
 )
 
-// ErrRefused: the secret is none, or that of no token, or that of one that is revoked or expired. Which of them is not told.
+// ErrRefused: the secret is malformed, unknown, revoked or expired. The error does not tell which.
 var ErrRefused = errors.New("the token is refused")
 
-// Config is what a Store works with.
+// Config configures a Store.
 type Config struct {
 	Client rueidis.Client
 	Prefix string       // "" is the default one
@@ -38,7 +39,7 @@ type Config struct {
 	Log    *slog.Logger // nil discards
 }
 
-// Store knows tokens. It is safe for concurrent use.
+// Store looks up tokens, and caches them. It is safe for concurrent use.
 type Store struct {
 	client rueidis.Client
 	key    string
@@ -48,24 +49,25 @@ type Store struct {
 
 	mu          sync.Mutex
 	known       map[digest]*entry
-	ratesFailed time.Time // when Redis could not be asked for what a rate allows
-	ratesTold   string    // why, as the log has it
+	ratesFailed time.Time // when a call about a rate last failed
+	ratesTold   string    // the error of it that was logged last
 }
 
 func (s *Store) bucket(d digest) string { return lua.Globals{Tokens: s.key}.Bucket(d.String()) }
 
-// entry is what is known of a digest.
+// entry is the cached answer for a digest.
 type entry struct {
-	asking chan struct{} // is closed when Redis has answered; nil = it is not being asked
+	asking chan struct{} // closed when the running lookup ends; nil = no lookup runs
 
-	asked     time.Time // when Redis answered last, or failed to
-	confirmed time.Time // when it answered last
-	value     string    // what it answered
+	asked     time.Time // end of the last lookup, failed or not
+	confirmed time.Time // end of the last lookup that Redis answered
+	value     string    // the token in Redis then; "" = none
 	grant     *Grant    // nil = no token
-	err       error     // of the last question
+	err       error     // of the last lookup
 }
 
-// Open returns a Store, and reads the file of tokens if there is one. Redis is not touched. Errors: what is wrong with the file.
+// Open returns a Store, and reads the file of tokens if one is configured. Redis is not touched. It fails if the file
+// cannot be read or is wrong.
 func Open(cfg Config) (*Store, error) {
 	s := &Store{
 		client: cfg.Client, key: lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix)).Tokens, log: cfg.Log, now: time.Now,
@@ -82,9 +84,9 @@ func Open(cfg Config) (*Store, error) {
 	return s, err
 }
 
-// Authenticate returns what a secret is good for. It asks Redis, with one HGET, what it has not asked for FreshFor; of any number
-// of callers with the same secret one asks. Errors: ErrRefused, and of secrets that it does not know bridge.ErrUnavailable,
-// bridge.ErrDenied, bridge.ErrWrongType, or that of ctx.
+// Authenticate returns the grant of a secret. It uses a cached answer younger than FreshFor, and otherwise asks Redis
+// with one HGET; concurrent callers with the same secret share it. Errors: ErrRefused; for a secret without a cached
+// answer also bridge.ErrUnavailable, bridge.ErrDenied, bridge.ErrWrongType, or that of ctx.
 func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error) {
 	d, ok := digestOf(secret)
 	if !ok {
@@ -121,12 +123,13 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error)
 	return e.answer(s.now())
 }
 
-// entry returns what is known of a digest, with room for it. The caller holds mu.
+// entry returns the cached answer for a digest, or a new empty one. When the cache is full it drops entries first. The
+// caller holds mu.
 func (s *Store) entry(d digest) *entry {
 	if e := s.known[d]; e != nil {
 		return e
 	}
-	if len(s.known) >= mostKnown { // wrong ones first: there may be any number of them
+	if len(s.known) >= mostKnown { // wrong secrets first, because a caller can make up any number of them
 		for d, e := range s.known {
 			if e.grant == nil && e.asking == nil {
 				delete(s.known, d)
@@ -146,7 +149,7 @@ func (s *Store) entry(d digest) *entry {
 	return e
 }
 
-// ask asks Redis, for all who wait.
+// ask looks the digest up in Redis, for all callers that wait.
 func (s *Store) ask(d digest, e *entry) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -176,7 +179,7 @@ func (s *Store) ask(d digest, e *entry) {
 	e.asking = nil
 }
 
-// read returns what a value grants; nil, and a line in the log, if it is no token.
+// read returns the grant of a stored token. If the token is unreadable it logs that and returns nil.
 func (s *Store) read(d digest, value string) *Grant {
 	t, err := parseToken([]byte(value))
 	if err != nil {
@@ -187,12 +190,12 @@ func (s *Store) read(d digest, value string) *Grant {
 	return newGrant(d, t)
 }
 
-// away says whether Redis is, and what it said before still holds.
+// away reports whether Redis is unavailable and the cached grant may still be used.
 func (e *entry) away(now time.Time) bool {
 	return e.grant != nil && errors.Is(e.err, lua.ErrUnavailable) && now.Sub(e.confirmed) < Grace
 }
 
-// answer says what is known. The caller holds the Store's mu.
+// answer returns the cached grant or error. The caller holds the Store's mu.
 func (e *entry) answer(now time.Time) (*Grant, error) {
 	switch {
 	case e.err != nil && !e.away(now):

@@ -60,7 +60,7 @@ func TestWhatIsNoTokenIsRefused(t *testing.T) {
 	r.refused(s, secret, ErrRefused) // expired, by the clock of the gateway
 }
 
-// "Revocable at once" is within a second, for every gateway, and costs each a question a second.
+// A revoked token is refused within a second by every gateway. That costs each gateway one lookup a second.
 func TestATokenIsRevokedForAllWithinASecond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -85,7 +85,7 @@ func TestATokenIsRevokedForAllWithinASecond(t *testing.T) {
 	}
 }
 
-// asks counts what is asked of Redis.
+// asks is a client that counts its commands.
 type asks struct {
 	rueidis.Client
 	mu sync.Mutex
@@ -118,7 +118,7 @@ func TestManyCallersAskRedisOnce(t *testing.T) {
 	redistest.Want(t, "questions", counted.n, 2)
 }
 
-// Whoever sends wrong tokens without end takes a bounded piece of memory, and drives out none that is right.
+// Any number of wrong tokens takes a bounded amount of memory, and evicts no right token from the cache.
 func TestWrongTokensAreForgottenFirst(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -155,7 +155,7 @@ func TestWhatIsKnownHoldsForAWhileWithoutRedis(t *testing.T) {
 	}
 	r.refused(s, other, lua.ErrUnavailable)
 	r.pass(30 * time.Second)
-	r.refused(s, short, ErrRefused) // it knows the clock without Redis
+	r.refused(s, short, ErrRefused) // the expiry is checked without Redis
 	r.granted(s, secret)
 	r.pass(Grace)
 	r.refused(s, secret, lua.ErrUnavailable)
@@ -185,7 +185,7 @@ func TestAUserWithoutHGETIsTold(t *testing.T) {
 	}
 }
 
-// The user of docs/ACCESS.md can do all that is done with tokens, and nothing else.
+// The rights of the user in docs/ACCESS.md are exactly those that tokens need.
 func TestTheDocumentedUserIsEnough(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/ACCESS.md")
@@ -222,7 +222,7 @@ func TestTheDocumentedUserIsEnough(t *testing.T) {
 	}
 }
 
-// aclWords splits rules, of which a selector in brackets is one.
+// aclWords splits ACL rules into words. A selector in brackets is one word.
 func aclWords(rules string) (words []string) {
 	for {
 		before, selector, more := strings.Cut(rules, "(")
@@ -258,8 +258,8 @@ func TestAForeignValueRefusesThatTokenAlone(t *testing.T) {
 	s := r.store(r.client, "")
 	good := r.add(Token{Name: "good"})
 	for i, value := range []string{"", "null", "{}", "[]", "1", "\xff\x00", `{"name":"x"}`, strings.Repeat("[", 20<<10),
-		`{"name":"x","verbs":["publish"],"queues":["*"],"only_at_night":true}`,  // of a newer version: narrower than it looks
-		`{"name":"x","verbs":["publish"],"queues":["*"]} {"verbs":["operate"]}`, // two
+		`{"name":"x","verbs":["publish"],"queues":["*"],"only_at_night":true}`,  // of a newer version: more restricted
+		`{"name":"x","verbs":["publish"],"queues":["*"]} {"verbs":["operate"]}`, // two values
 		`{"name":"x","verbs":["everything"],"queues":["*"]}`,
 		`{"name":"x","verbs":["publish"],"queues":["{a}"]}`,
 		`{"name":"x","verbs":["publish"],"queues":["*"],"expires":"tomorrow"}`,

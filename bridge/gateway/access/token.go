@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Limits of what a token holds.
+// Limits of the number of tokens, and of a token's fields.
 const (
 	MaxTokens           = 10_000 // of a prefix
 	MaxNameBytes        = 128
@@ -25,20 +25,20 @@ const (
 	maxTokenBytes       = 16 << 10
 )
 
-// Verb is a kind of what a token may do.
+// Verb is a class of operations that a token may allow.
 type Verb string
 
 // The verbs.
 const (
-	Publish Verb = "publish" // schedule, cancel and reschedule messages, and look at one by its ID
-	Consume Verb = "consume" // take messages, and settle them
-	Operate Verb = "operate" // look at queues, dead letters and settings, and change them
+	Publish Verb = "publish" // schedule, cancel and reschedule messages, and read one by its ID
+	Consume Verb = "consume" // receive messages, and settle them
+	Operate Verb = "operate" // read and change queues, dead letters and settings
 )
 
-// Verbs are all that there are.
+// Verbs returns all verbs.
 func Verbs() []Verb { return []Verb{Publish, Consume, Operate} }
 
-// Token is what a secret stands for. Who has the secret may do what its verbs say with the queues that its patterns name.
+// Token is the right that a secret gives: its verbs, on the queues that match its patterns.
 type Token struct {
 	Name        string   `json:"name"` // by which logs and operators call it; no other token has it
 	Description string   `json:"description,omitempty"`
@@ -55,7 +55,8 @@ type Token struct {
 	Limits *Limits `json:"limits,omitempty"`
 }
 
-// Limits are how much may be asked for in an interval, evenly: all of it at once, when nothing was asked for meanwhile.
+// Limits are the token buckets of a token: how many messages or requests pass in an interval. A bucket refills
+// evenly, and a full one may be emptied at once.
 type Limits struct {
 	Read     int `json:"read"`     // consumed: requests; 0 = no limit
 	Write    int `json:"write"`    // published: messages; 0 = no limit
@@ -86,7 +87,8 @@ var (
 	queuePattern = regexp.MustCompile(`^[A-Za-z0-9._:*-]+$`)
 )
 
-// CheckName refuses names of tokens that are not 1 to 128 of A-Z a-z 0-9 . _ : @ / - with a letter or a digit in front.
+// CheckName returns an error unless a token's name is 1 to 128 characters of A-Z a-z 0-9 . _ : @ / -, the first of
+// them a letter or a digit.
 func CheckName(name string) error {
 	if len(name) > MaxNameBytes || !tokenName.MatchString(name) {
 		return lua.Invalid("token", name, "must be 1 to %d characters of A-Z a-z 0-9 . _ : @ / -, the first a letter or a digit",
@@ -95,7 +97,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Check refuses a token that is not whole: all that is wrong with it, each with field, value and limit.
+// Check returns every fault of the token, each with field, value and limit.
 func (t *Token) Check() error {
 	errs := []error{CheckName(t.Name), lua.CheckRate(t.Rate)}
 	wrong := func(is bool, field, value, rule string, args ...any) {
@@ -136,10 +138,10 @@ func verbList() string {
 	return fmt.Sprintf("%s, %s, %s", Publish, Consume, Operate)
 }
 
-// expired says whether the token is refused at a time.
+// expired reports whether the token has expired at a time.
 func (t *Token) expired(now time.Time) bool { return !t.Expires.IsZero() && !now.Before(t.Expires) }
 
-// parse reads a token. What this version does not know may be what narrows it, so nothing is read past.
+// parse reads a token. It refuses unknown fields, because a field of a newer version may restrict the token.
 func parse(text []byte, into any) error {
 	if len(text) > maxTokenBytes {
 		return fmt.Errorf("%d bytes are more than %d", len(text), maxTokenBytes)
@@ -163,7 +165,7 @@ func parseToken(text []byte) (*Token, error) {
 	return t, t.Check()
 }
 
-// matches says whether a pattern stands for a name: * for any characters, also none, and everything else for itself.
+// matches reports whether a name matches a pattern. A * matches any characters, or none.
 func matches(pattern, name string) bool {
 	first, rest, any := strings.Cut(pattern, "*")
 	name, ok := strings.CutPrefix(name, first)
@@ -172,7 +174,7 @@ func matches(pattern, name string) bool {
 	}
 	parts := strings.Split(rest, "*")
 	last := parts[len(parts)-1]
-	for _, part := range parts[:len(parts)-1] { // the first place is as good as any, for what follows
+	for _, part := range parts[:len(parts)-1] { // the first match leaves the most for the parts that follow
 		at := strings.Index(name, part)
 		if at < 0 {
 			return false
@@ -182,11 +184,11 @@ func matches(pattern, name string) bool {
 	return strings.HasSuffix(name, last)
 }
 
-// Grant is a token that was shown, and is in force.
+// Grant is the right of an authenticated caller.
 type Grant struct {
 	token  Token
 	digest digest
-	taken  map[Verb]*bucket // what this Store takes; none where nothing limits it
+	taken  map[Verb]*bucket // this Store's own bucket for a verb; none = the verb is not limited
 }
 
 func newGrant(d digest, t *Token) *Grant {
@@ -208,11 +210,11 @@ func newGrant(d digest, t *Token) *Grant {
 	return g
 }
 
-// Name is what the token is called.
+// Name returns the token's name.
 func (g *Grant) Name() string { return g.token.Name }
 
-// Part is into how many at a time what is asked for of a verb is parted, so that no part waits long for what the token allows: as
-// many as come back in a second, at least 1, and at most the burst, and most.
+// Part returns how many messages of a large request to charge to the rate limit at a time, so that no part waits
+// long. It is the number that the rate allows in a second, but at least 1, and at most the burst and most.
 func (g *Grant) Part(verb Verb, most int) int {
 	if b := g.taken[verb]; b != nil {
 		most = min(most, b.size, max(1, int(time.Second/max(b.interval, 1))))
@@ -220,8 +222,8 @@ func (g *Grant) Part(verb Verb, most int) int {
 	return most
 }
 
-// May says whether the token is for a verb on a queue, by its full name. "" asks for what belongs to no queue, or to all: that
-// takes the pattern *. A name that no queue may have is refused.
+// May reports whether the token allows a verb on a queue, given by its full name. The name "" stands for operations
+// on no queue or on all; they need the pattern *. May returns false for an invalid queue name.
 func (g *Grant) May(verb Verb, queue string) bool {
 	if !slices.Contains(g.token.Verbs, verb) {
 		return false

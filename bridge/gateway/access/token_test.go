@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// FuzzPattern holds patterns against regular expressions; without * a pattern stands for itself alone.
+// FuzzPattern compares patterns with regular expressions. A pattern without * matches only itself.
 func FuzzPattern(f *testing.F) {
 	for _, seed := range [][2]string{{"orders.*", "orders.new"}, {"*", ""}, {"a*b*a", "aba"}, {"a*a", "a"}, {"a", "a*"},
 		{"*ab*b", "aab"}, {"", ""}, {"**", "x"}, {"a.c", "abc"}, {"a*", "a\n"}} {
@@ -51,7 +51,7 @@ func TestARateIsKept(t *testing.T) {
 	t.Parallel()
 	b, now := newBucket("10/s", 5), time.Now()
 	took := 0
-	for range 1000 { // a hundred a second, for ten seconds
+	for range 1000 { // a hundred requests a second, for ten seconds
 		if b.take(1, now) == 0 {
 			took++
 		}
@@ -90,7 +90,7 @@ func TestTheRateOfATokenIsItsOwn(t *testing.T) {
 	redistest.Want(t, "another token", wait(other), 0)
 	redistest.Want(t, "no rate", wait(free), 0)
 	redistest.Want(t, "no rate", wait(free), 0)
-	r.pass(FreshFor) // Redis is asked again, and what was taken stays taken
+	r.pass(FreshFor) // Redis is asked again, and the bucket keeps its level
 	redistest.Want(t, "a second later", wait(limited), time.Minute-FreshFor)
 	for _, n := range []int{0, -1} {
 		if d, err := s.Take(t.Context(), r.granted(s, limited), Publish, n); d != 0 || err != nil {
@@ -131,10 +131,10 @@ func TestGatewaysShareARate(t *testing.T) {
 	r.granted(away, secret)
 	proxy.Refuse(true)
 	proxy.CutAll()
-	for range 3 { // it lets pass what it knows nothing of,
+	for range 3 { // it does not know what others took,
 		redistest.Want(t, "without Redis", take(away, 1), true)
 	}
-	redistest.Want(t, "without Redis, four of three", take(away, 1), false) // and counts by itself
+	redistest.Want(t, "without Redis, four of three", take(away, 1), false) // but counts its own
 	redistest.Want(t, "lines", strings.Count(r.log(), "rates of tokens are counted by this process alone"), 1)
 	d, _ := digestOf(secret)
 	r.do("DEL", one.bucket(d))
@@ -142,7 +142,7 @@ func TestGatewaysShareARate(t *testing.T) {
 	redistest.Want(t, "a key of another type lets pass", take(two, 1), true)
 }
 
-// What was taken for nothing is there again for all, and none is there that was not taken.
+// GiveBack returns unused ones to all Stores, and never more than were taken.
 func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -161,7 +161,7 @@ func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
 		redistest.Want(t, "one of two", take(one), true)
 		redistest.Want(t, "two of two", take(one), true)
 		redistest.Want(t, "three of two", take(two), false)
-		for _, n := range []int{0, -1, 2, 1000} { // more than were taken, too
+		for _, n := range []int{0, -1, 2, 1000} { // also more than were taken
 			one.GiveBack(t.Context(), g, Consume, n)
 		}
 	}

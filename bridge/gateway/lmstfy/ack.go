@@ -10,14 +10,15 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// ack finishes a job wherever it is.
+// ack finishes a job in any state.
 func ack(c *call) (int, any, error) { return http.StatusNoContent, nil, c.finish(c.name, c.id) }
 
-// finish has nobody get a job any more, in whatever state it is. What this gateway gave out, and what is scheduled, is found at
-// once; then what is in flight; then the queue is searched.
+// finish makes sure that no consumer gets a job any more, whatever its state. It looks first for a job that this
+// gateway delivered or that is scheduled, which is fast, then among those in flight, and last through the whole
+// queue.
 func (c *call) finish(name, id string) error {
 	if _, _, _, ok := ParseID(id); !ok {
-		return nil // nobody was told of such a job
+		return nil // not an ID of this API: no such job can exist
 	}
 	if token, ok := c.held.take(name, id); ok {
 		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
@@ -63,8 +64,8 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 			return err
 		}
 	}
-	// What came back is for the group alone: it is done at every gateway. What waits for its first delivery may be for
-	// others.
+	// A retry belongs to the group alone, and CancelRunning ends it for every gateway. A message that waits for its
+	// first delivery may be for other groups as well.
 	cancelled, err := c.cfg.Client.CancelRunning(c.ctx, name, Group, id)
 	if err == nil &&
 		(cancelled[0].Verdict == bridge.VerdictCancelled || cancelled[0].Verdict == bridge.VerdictCancelling) {
@@ -73,15 +74,15 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 	if err != nil && !errors.Is(err, bridge.ErrOldBridge) {
 		return err
 	}
-	until := p.Expires // from then on nobody gets it anyway
+	until := p.Expires // after that no consumer gets the job anyway
 	if until.IsZero() || time.Until(until) > MaxTTR {
 		until = time.Now().Add(MaxTTR)
 	}
-	c.done.add(name, id, until.Add(time.Hour)) // whatever the clocks say
+	c.done.add(name, id, until.Add(time.Hour)) // a margin for clocks that differ
 	return nil
 }
 
-// destroy removes a queue with all that it holds.
+// destroy deletes a queue with all its jobs.
 func destroy(c *call) (int, any, error) {
 	_, err := c.cfg.Admin.DeleteQueue(c.ctx, c.name, true)
 	if errors.Is(err, admin.ErrNoQueue) {
@@ -89,7 +90,7 @@ func destroy(c *call) (int, any, error) {
 	}
 	c.forget([]string{c.name})
 	if err == nil {
-		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // who waits has to get what comes next for as long as it asked for
+		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
 	}
 	return http.StatusNoContent, nil, err
 }

@@ -21,22 +21,22 @@ import (
 const (
 	adminTimeout = 10 * time.Second
 	adminBody    = 64 << 10 // bytes
-	mostAdmin    = 16       // requests at a time: a slow Redis must not take all connections from those who ask for health
+	mostAdmin    = 16       // requests at a time: with a slow Redis they must leave connections for health checks
 	onlyPool     = "default"
-	tokenPrefix  = "lmstfy." // of the names of tokens that are made here
+	tokenPrefix  = "lmstfy." // of the names of tokens that this API makes
 	indent       = "    "
 )
 
-// adminServer answers what lmstfy's admin listener does, for operators. Who they are somebody else has checked.
+// adminServer serves the API of lmstfy's admin listener, for operators. The caller of it authenticates them.
 type adminServer struct {
 	op      *admin.Admin
 	version string
 	log     *slog.Logger
-	places  chan struct{} // one for each request that is being answered
+	places  chan struct{} // holds one for each request in progress
 }
 
-// NewAdmin returns the routes of lmstfy's admin listener, at AdminPaths. It asks for no account:
-// that is for who listens. Redis is not touched.
+// NewAdmin returns a handler for the API of lmstfy's admin listener, at AdminPaths. It does not authenticate: do that
+// in front of it. Redis is not touched.
 func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
 	a := &adminServer{op: op, version: version, log: log, places: make(chan struct{}, mostAdmin)}
 	mux := http.NewServeMux()
@@ -58,7 +58,7 @@ func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
 	return mux
 }
 
-// AdminPaths are where the routes of NewAdmin begin.
+// AdminPaths returns the beginnings of the paths that NewAdmin serves.
 func AdminPaths() []string { return []string{"/token/", "/limits", "/info", "/pools", "/version"} }
 
 // adminCall is a request that is being answered.
@@ -66,15 +66,15 @@ type adminCall struct {
 	ctx         context.Context
 	r           *http.Request
 	namespace   string
-	pool, token string // as the path names it
-	whole       string // of both
-	nothing     bool   // there was nothing to do
+	pool, token string // the parts of POOL:TOKEN in the path; without a token, pool is from the query
+	whole       string // POOL:TOKEN unparsed: a token's name may hold a colon
+	nothing     bool   // nothing had to be changed
 }
 
-// indented is an answer that is written with one member a line.
+// indented is a JSON answer that is written with one member a line.
 type indented struct{ value any }
 
-// plain is an answer that is no JSON to its reader.
+// plain is an answer that is sent as text/plain.
 type plain string
 
 func (a *adminServer) answer(w http.ResponseWriter, r *http.Request, answer func(*adminCall) (int, any, error)) {
@@ -121,7 +121,7 @@ func (a *adminServer) answer(w http.ResponseWriter, r *http.Request, answer func
 	}
 }
 
-// cut keeps what somebody sent short in the log.
+// cut shortens a caller's text for the log.
 func cut(name string) string { return name[:min(len(name), 255)] }
 
 var (
@@ -130,7 +130,7 @@ var (
 	errNoSuchToken = failure(http.StatusNotFound, "token not found")
 )
 
-// hasPool refuses pools that there are not.
+// hasPool returns errPool unless the pool is "default" or not given.
 func (c *adminCall) hasPool() error {
 	if c.pool != "" && c.pool != onlyPool {
 		return errPool
@@ -138,13 +138,13 @@ func (c *adminCall) hasPool() error {
 	return nil
 }
 
-// of says whether a token is for the whole of a namespace, and for nothing else.
+// of reports whether a token is for exactly one namespace: for all queues of it, and for no other queue.
 func of(t *admin.StoredToken, namespace string) bool {
 	return t.Problem == "" && slices.Equal(t.Queues, []string{namespace + ":*"})
 }
 
-// find returns the token that the path names, by its secret or by its name, in which a : may stand: of the namespace, and for
-// nothing else.
+// find returns the token that the path gives by its secret or its name. A name may hold a colon. The token must be for
+// exactly the namespace of the path.
 func (a *adminServer) find(c *adminCall) (admin.StoredToken, error) {
 	all, err := a.op.Tokens(c.ctx)
 	if err != nil {
@@ -167,7 +167,7 @@ func (a *adminServer) find(c *adminCall) (admin.StoredToken, error) {
 	return admin.StoredToken{}, errNoSuchToken
 }
 
-// tokens lists those of a namespace: by their names, because nobody knows their secrets any more.
+// tokens lists the tokens of a namespace. It shows names in place of secrets, because secrets are not stored.
 func (a *adminServer) tokens(c *adminCall) (int, any, error) {
 	if err := c.hasPool(); err != nil {
 		return 0, nil, err
@@ -190,7 +190,7 @@ func (a *adminServer) tokens(c *adminCall) (int, any, error) {
 }
 
 func (a *adminServer) newToken(c *adminCall) (int, any, error) {
-	_ = c.r.ParseMultipartForm(adminBody) // or any other; of what does not parse nothing is taken
+	_ = c.r.ParseMultipartForm(adminBody) // reads any form; one that does not parse gives no values
 	description, secret := c.r.Form.Get("description"), c.r.Form.Get("token")
 	refuse := func(text string) (int, any, error) { return 0, nil, failure(http.StatusBadRequest, text) }
 	_, long := QueueName(c.namespace, "q")
@@ -230,7 +230,7 @@ func (a *adminServer) newToken(c *adminCall) (int, any, error) {
 	return http.StatusCreated, indented{map[string]string{"token": secret}}, nil
 }
 
-// newName names a token after its namespace.
+// newName returns a unique name for a token, with its namespace in it.
 func newName(namespace string) string {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -244,7 +244,7 @@ func (a *adminServer) removeToken(c *adminCall) (int, any, error) {
 		err = a.op.RemoveToken(c.ctx, t.Name)
 	}
 	if errors.Is(err, errNoSuchToken) || errors.Is(err, admin.ErrNoToken) {
-		c.nothing, err = true, nil // as its server has it
+		c.nothing, err = true, nil // lmstfy's server answers so, too
 	}
 	return http.StatusNoContent, nil, err
 }

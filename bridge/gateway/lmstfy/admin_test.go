@@ -22,7 +22,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// operators is the admin listener beside a rig.
+// operators is a rig with an admin listener.
 type operators struct {
 	*rig
 	base string
@@ -57,7 +57,7 @@ func (o *operators) ask(method, path, body string) (status int, text string) {
 	return resp.StatusCode, string(all)
 }
 
-// want asks, and compares what comes. A * in the text stands for anything.
+// want sends a request and compares the answer. A * in the text matches anything.
 func (o *operators) want(status int, text, method, path, body string) string {
 	o.t.Helper()
 	gotStatus, got := o.ask(method, path, body)
@@ -70,12 +70,13 @@ func (o *operators) want(status int, text, method, path, body string) string {
 	return found[len(found)-1]
 }
 
-// status asks lmstfy's API with a token.
+// status sends a request to lmstfy's API with a token, and returns the status.
 func (o *operators) status(token, method, path string) int {
 	return o.do(method, path, "x", "X-Token: "+token).status
 }
 
-// A token of the admin listener is one of duestream, for its namespace: it works at once, and not any more once it is removed.
+// A token that the admin listener makes is a token of duestream for its namespace. It works at once, and stops
+// working when it is removed.
 func TestTokensOfTheAdminListener(t *testing.T) {
 	t.Parallel()
 	o := newOperators(t)
@@ -104,10 +105,10 @@ func TestTokensOfTheAdminListener(t *testing.T) {
 	o.want(200, "{\n    \"tokens\": {\n"+strings.Join(rows, ",\n")+"\n    }\n}", "GET", "/token/shop", "")
 	o.want(200, "{\n    \"tokens\": {}\n}", "GET", "/token/other", "")
 
-	o.want(204, "", "DELETE", "/token/ns/"+secret, "")   // not of that namespace
+	o.want(204, "", "DELETE", "/token/ns/"+secret, "")   // of another namespace
 	o.want(204, "", "DELETE", "/token/ns/"+o.token, "")  // by its secret
-	o.want(204, "", "DELETE", "/token/shop/unknown", "") // nothing
-	left, err := o.op.Tokens(t.Context())                // gateways notice later
+	o.want(204, "", "DELETE", "/token/shop/unknown", "") // unknown
+	left, err := o.op.Tokens(t.Context())                // gateways follow later
 	redistest.Want(t, "left", fmt.Sprint(len(left), err), fmt.Sprint(len(all)-1, nil))
 	o.want(204, "", "DELETE", "/token/shop/default:zzzdefghij0123456789", "")
 	o.want(204, "", "DELETE", "/token/shop/"+names["the shop"], "")
@@ -118,7 +119,7 @@ func TestTokensOfTheAdminListener(t *testing.T) {
 	}
 }
 
-// Limits of a token count what is published and what is consumed apart, for all gateways.
+// The limits of a token count publishing and consuming separately, over all gateways.
 func TestLimitsOfTheAdminListener(t *testing.T) {
 	t.Parallel()
 	o := newOperators(t)
@@ -204,7 +205,7 @@ func TestWhatElseTheAdminListenerTells(t *testing.T) {
 	redistest.Want(t, "tokens", fmt.Sprint(len(after), err), fmt.Sprint(len(before), nil))
 }
 
-// What the list names the other routes find, and a form of either kind is read.
+// The other routes find tokens by the names in the list, and read forms of both kinds.
 func TestTokensAreFoundAsTheyAreListed(t *testing.T) {
 	t.Parallel()
 	o := newOperators(t)
@@ -238,7 +239,7 @@ func TestTokensAreFoundAsTheyAreListed(t *testing.T) {
 	o.want(200, "{\n    \"tokens\": {\n        \"*\": \"in parts\"\n    }\n}", "GET", "/token/parts", "")
 }
 
-// Whoever waits for a Redis that does not answer leaves room for who asks for health on the same address.
+// Requests that wait for a hung Redis leave room for health checks on the same address.
 func TestOperatorsAreAnsweredSoManyAtATime(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -268,7 +269,7 @@ func TestOperatorsAreAnsweredSoManyAtATime(t *testing.T) {
 	redistest.Want(t, "log", said.String(), "")
 }
 
-// A long namespace has tokens as well: the name of one is no longer than a name may be.
+// A long namespace can have tokens: their names are shortened to the limit.
 func TestTokensOfALongNamespace(t *testing.T) {
 	t.Parallel()
 	o := newOperators(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What lmstfy's client publishes it consumes, looks at and acknowledges.
+// lmstfy's client publishes, consumes, peeks at and acknowledges jobs.
 func TestTheClientPublishesAndConsumes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -64,7 +64,7 @@ func TestTheClientPublishesAndConsumes(t *testing.T) {
 	}
 }
 
-// A delayed job is not early, and can be acknowledged before; a job can be published anew in place of another.
+// A delayed job is not early, and can be acknowledged before it is due. A job can be republished in place of another.
 func TestDelaysAndRepublishing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -93,8 +93,8 @@ func TestDelaysAndRepublishing(t *testing.T) {
 	r.none("q")
 }
 
-// What is not acknowledged within its ttr comes back as often as there are tries, and is dead then. Dead jobs are looked at,
-// respawned and deleted.
+// A job that is not acknowledged within its ttr is delivered again until its tries are used up. Then it is dead. Dead
+// jobs can be peeked at, respawned and deleted.
 func TestTriesAndDeadLetters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -132,8 +132,7 @@ func TestTriesAndDeadLetters(t *testing.T) {
 	_ = c
 }
 
-// A consumer that freezes tries uses up none by its ttr.
-// What another program put there as a dead letter stays, and those behind it are respawned.
+// An invalid dead letter of another program stays, and those after it are respawned.
 func TestALetterThatCannotBeRespawnedIsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -176,8 +175,8 @@ func TestALetterThatCannotBeRespawnedIsInNobodysWay(t *testing.T) {
 	r.dead("p", 0)
 }
 
-// What a request says is there can be consumed by the next one. No bridge runs here: a bridge is milliseconds behind the answer,
-// and a consumer who asked at once was told that there is no job.
+// A job that a request reports as published can be consumed by the next request. Regression: a bridge made it ready
+// milliseconds after the answer, and a consumer that asked at once got no job. No bridge runs in this test.
 func TestWhatIsSaidToBeThereCanBeConsumed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -205,7 +204,7 @@ func TestWhatIsSaidToBeThereCanBeConsumed(t *testing.T) {
 	consume("published behind it")
 }
 
-// A job that another program published keeps its key when it is respawned: what has the same key goes on waiting for it.
+// A job of another program keeps its key when it is respawned: messages of the same key still wait for it.
 func TestARespawnedJobKeepsItsKey(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -220,7 +219,7 @@ func TestARespawnedJobKeepsItsKey(t *testing.T) {
 	}
 }
 
-// A queue whose settings are of another type keeps the others from nobody.
+// A queue whose policy key has another type does not stop deliveries from the other queues of a request.
 func TestAQueueOfAnotherTypeIsPassedOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -234,7 +233,7 @@ func TestAQueueOfAnotherTypeIsPassedOver(t *testing.T) {
 	redistest.Want(t, "alone", r.do("GET", "/api/ns/bad", "").status, 500)
 }
 
-// A token that is revoked, or no longer for the queue, ends a poll that is to last for years.
+// A poll of years ends when its token is revoked or no longer allows the queue.
 func TestAPollEndsWithItsToken(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -254,6 +253,7 @@ func TestAPollEndsWithItsToken(t *testing.T) {
 	redistest.Want(t, "the poll ends with", <-got, 401)
 }
 
+// With frozen tries, the end of a job's ttr uses up no try.
 func TestFrozenTriesAreNotUsedUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -268,8 +268,8 @@ func TestFrozenTriesAreNotUsedUp(t *testing.T) {
 	redistest.Want(t, "dead", r.dead("q", 1), id)
 }
 
-// A bridge takes back what is idle for too long, and counts a try: it did so with a job whose tries are frozen when it was before
-// its gateway, which looks each 100 ms. A job with one try was dead then.
+// A bridge reclaims an entry that is idle for too long, and counts a try. Regression: it did so with a job with
+// frozen tries when it was faster than the gateway, which checks every 100 ms. A job with one try was dead then.
 func TestABridgeLeavesAJobWithFrozenTriesToItsGateway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -283,13 +283,13 @@ func TestABridgeLeavesAJobWithFrozenTriesToItsGateway(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	left := lmstfy.MaxTTR - time.Duration(list[0].Idle) // until a bridge takes it back
-	spare := left + time.Since(began) - time.Minute     // that a bridge leaves to the gateway, or more
+	spare := left + time.Since(began) - time.Minute     // head start of the gateway, or more
 	if spare < 5*time.Second-10*time.Millisecond {
 		t.Errorf("a bridge may be %s behind its gateway", spare)
 	}
 }
 
-// A job whose ttl is over is given to nobody, counted nowhere, and is no dead letter.
+// A job whose ttl has ended is not delivered, not counted, and no dead letter.
 func TestExpiredJobsAreGone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -301,7 +301,7 @@ func TestExpiredJobsAreGone(t *testing.T) {
 		n, err := r.QueueSize("q")
 		return n == 0 && err == nil, "size"
 	})
-	<-time.After(2 * time.Second) // no event says that nothing comes back
+	<-time.After(2 * time.Second) // no event tells that no job comes back
 	for _, queue := range []string{"q", "flight"} {
 		r.none(queue)
 		r.dead(queue, 0)
@@ -327,7 +327,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Every call that consumes, from one queue and several; who waits is given what comes.
+// Every call that consumes, from one queue and from several. A waiting consumer gets the next job.
 func TestBatchesAndSeveralQueues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -381,7 +381,7 @@ func TestBatchesAndSeveralQueues(t *testing.T) {
 	}
 }
 
-// Who hangs up a long poll takes no job, and no try of one.
+// A caller that hangs up during a long poll takes no job, and uses up no try.
 func TestWhoHangsUpTakesNoJob(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -393,7 +393,7 @@ func TestWhoHangsUpTakesNoJob(t *testing.T) {
 				t.Error("a job of nowhere")
 			}
 		})
-		answers := func(want int64) { // until the gateway knows who is there
+		answers := func(want int64) { // until the gateway has so many requests in progress
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 				n := r.answering.Load()
 				return n == want, fmt.Sprint(n, " requests are being answered")
@@ -408,7 +408,7 @@ func TestWhoHangsUpTakesNoJob(t *testing.T) {
 	redistest.Want(t, "tries left", r.get("q", 1).RemainTries, int64(0))
 }
 
-// Any gateway acknowledges what another one gave out, in whatever state the job is; what was waiting to be consumed again is not.
+// Any gateway can acknowledge a job that another one delivered, in any state of the job.
 func TestAcksFindTheirJobs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -439,8 +439,8 @@ func TestAcksFindTheirJobs(t *testing.T) {
 	r.none("q")
 }
 
-// A job that came back after its ttr is acknowledged at every gateway: it was at the one alone that was asked, and
-// another one gave it out again.
+// Regression: the acknowledgement of a job that was ready again after its ttr counted only at the gateway that got
+// it, and another one delivered the job again.
 func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -464,7 +464,7 @@ func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
 	redistest.Want(t, "next", r.get("q", 60).ID, next)
 }
 
-// What a gateway gave out that is gone comes back when its ttr is over, too.
+// A job of a gateway that has ended is also delivered again after its ttr.
 func TestJobsOfAGatewayThatIsGoneComeBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

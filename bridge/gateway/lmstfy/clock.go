@@ -10,24 +10,24 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// clock tells the time by the server's clock, which it looks at twice a minute.
+// clock tells the server's time. It asks the server twice a minute.
 type clock struct {
 	client rueidis.Client
 
 	mu     sync.Mutex
 	ahead  time.Duration
 	asked  time.Time
-	asking chan struct{} // is closed when the server has answered; nil: nobody asks
+	asking chan struct{} // closed when the running request ends; nil = none runs
 }
 
 const (
 	askEvery   = 30 * time.Second
-	askPatient = time.Second     // how long one who knows the time waits for a newer answer
-	askAgain   = 5 * time.Second // after a question without an answer
+	askPatient = time.Second     // timeout of a request when an older answer is known
+	askAgain   = 5 * time.Second // pause after a failed request
 )
 
-// now returns the time. One of those who want to know asks the server when it is time to; the others go by what it said
-// last, and wait only where it has said nothing yet.
+// now returns the server's time. When the last answer is too old, one caller asks the server again. Meanwhile the
+// others use the last answer, and wait only if there is none yet.
 func (c *clock) now(ctx context.Context) (time.Time, error) {
 	for {
 		c.mu.Lock()
@@ -50,7 +50,7 @@ func (c *clock) now(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// ask asks the server. When it does not answer, what it said before holds on.
+// ask asks the server for its time. If that fails, the last answer stays in use.
 func (c *clock) ask(ctx context.Context) (time.Time, error) {
 	c.mu.Lock()
 	known := !c.asked.IsZero()

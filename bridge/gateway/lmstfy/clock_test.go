@@ -8,8 +8,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Who asks for the time while the server that is asked hangs is told it by what was known before, within a second: on a
-// cluster that server may have nothing to do with the queue.
+// While the server that is asked for the time hangs, clock answers within a second from its last answer. On a cluster
+// that server may not even hold the queue.
 func TestTheTimeIsToldWhileTheServerHangs(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -21,11 +21,12 @@ import (
 
 var errNone = &failed{status: http.StatusNotFound, body: map[string]any{"msg": "no job available"}}
 
-// frozenSpare is how much longer than its ttr a bridge leaves a job alone whose tries are frozen.
+// frozenSpare is added to the visibility timeout of a job with frozen tries, so that this gateway takes the job back
+// before a bridge does.
 const frozenSpare = 5 * time.Second
 
-// consume gives jobs out, and waits for the first one as long as the caller wants to. What it gives comes back when it is not
-// acknowledged within its ttr. A caller who hangs up takes none.
+// consume delivers jobs, and waits for the first one as long as the caller asks. A job that is not acknowledged
+// within its ttr is delivered again. If the caller hangs up, its jobs are released.
 func consume(c *call) (int, any, error) {
 	if err := c.take(access.Consume, 1); err != nil {
 		return 0, nil, err
@@ -49,7 +50,7 @@ func consume(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	// While a body is unread nobody notices that the caller hangs up.
+	// With an unread body the server does not notice that the caller hangs up.
 	done, ok := c.cfg.Reading(c.w, c.r, c.grant.Name())
 	if !ok {
 		return 0, nil, errBodies
@@ -61,7 +62,7 @@ func consume(c *call) (int, any, error) {
 	frozen, _ := strconv.ParseBool(c.r.URL.Query().Get("freeze_tries"))
 	ttr = min(max(ttr, time.Millisecond), MaxTTR)
 	request := pull.Request{Queues: queues, Group: Group, Count: int(count), Within: ttr}
-	if frozen { // a bridge that takes it back counts a try: this gateway is to be the first
+	if frozen { // a bridge would count a try when it reclaims the job
 		ttr = min(ttr, MaxTTR-frozenSpare)
 		request.Within = ttr + frozenSpare
 	}
@@ -85,7 +86,7 @@ func consume(c *call) (int, any, error) {
 	return 0, nil, c.give(found, count == 1, frozen, ttr)
 }
 
-// queues returns the full names of the queues that a consumer names, each once.
+// queues returns the full names of the queues in the request, without duplicates.
 func (c *call) queues() ([]string, error) {
 	var all []string
 	for one := range strings.SplitSeq(c.queue, ",") {
@@ -117,7 +118,7 @@ func (c *call) queues() ([]string, error) {
 
 var errNames = failure(http.StatusBadRequest, "invalid queue name(s)")
 
-// mayStill says whether the token is for the queues now.
+// mayStill checks again that the token is valid and allows the queues.
 func (c *call) mayStill() error {
 	err := c.authenticate()
 	if err == nil {
@@ -126,16 +127,17 @@ func (c *call) mayStill() error {
 	return err
 }
 
-const mostTimeouts = 6 // a caller who waits for longer is asked for its token again
+const mostTimeouts = 6 // times Config.Timeout: after so long a wait the token is checked again
 
-// pull is Puller.Pull that waits for any time, and gives no job that has expired or was acknowledged. It ends with the token.
+// pull is Puller.Pull for a wait of any length. It leaves out jobs that expired or were acknowledged. It ends when
+// the token is no longer valid.
 func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
 	var unreached error
 	queues := make([]string, 0, len(r.Queues))
 	for _, name := range r.Queues {
 		err := c.ensure(ctx, name)
 		switch {
-		case err == nil, len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType): // the Puller passes over that one
+		case err == nil, len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType): // the Puller skips such a queue
 			queues = append(queues, name)
 		case len(r.Queues) > 1 && lua.Temporary(err):
 			unreached = err
@@ -150,7 +152,7 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 	for {
 		r.Wait = min(max(0, time.Until(deadline)), mostTimeouts*c.cfg.Timeout, pull.MaxWait)
 		found, err := c.cfg.Puller.Pull(ctx, r)
-		if errors.Is(err, bridge.ErrInvalid) { // the settings were changed: the next call writes them again
+		if errors.Is(err, bridge.ErrInvalid) { // another client changed the settings: the next call writes them again
 			c.forget(r.Queues)
 			return nil, errSettings
 		}
@@ -181,7 +183,7 @@ func (s *Server) forget(names []string) {
 	}
 }
 
-// live acknowledges what nobody should get any more, and returns the rest.
+// live acknowledges the jobs that expired or were acknowledged before, and returns the others.
 func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.Delivery, err error) {
 	now, err := s.clock.now(ctx)
 	if err != nil {
@@ -203,10 +205,10 @@ func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.D
 	return live, nil
 }
 
-// give writes jobs, and gives them back when nobody is there to read them.
+// give answers with jobs, and releases them if the caller is gone.
 func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) error {
 	now, err := c.clock.now(c.ctx)
-	if err == nil && c.ctx.Err() != nil { // hung up: an answer would still go into the buffers of the connection
+	if err == nil && c.ctx.Err() != nil { // the caller hung up: a write would still succeed, into a buffer
 		err = context.Cause(c.ctx)
 	}
 	if err != nil {
@@ -239,11 +241,11 @@ func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) 
 	return nil
 }
 
-// jobBody is a job as the API shows it.
+// jobBody returns the JSON form of a job.
 func jobBody(name string, m *stream.Message, now time.Time) map[string]any {
 	namespace, queue, _ := SplitQueue(name)
 	published, _, _, ok := ParseID(m.ID)
-	if !ok { // of another producer
+	if !ok { // a message of another producer
 		published = m.Due
 	}
 	if published.IsZero() {

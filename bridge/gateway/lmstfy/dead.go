@@ -15,13 +15,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// isDead says whether a dead letter is one for lmstfy: what its ttl ended is none, in whatever state it was.
+// isDead reports whether a dead letter is also one by lmstfy's rules. A job that died after its ttl had ended is not.
 func isDead(reason string, dead, expires time.Time) bool {
 	return reason != lua.ReasonExpired && (expires.IsZero() || dead.Before(expires))
 }
 
-// letters yields the dead letters of the group, oldest first, and removes those that are none for lmstfy: not in a queue that is
-// only named as those of lmstfy, where somebody may want them.
+// letters yields the dead letters of the group, oldest first. It purges the letters that are none by lmstfy's rules,
+// but only in a queue that this API owns: a queue of another program may have a name of the same form.
 func (s *Server) letters(ctx context.Context, name string) iter.Seq2[admin.Letter, error] {
 	return func(yield func(admin.Letter, error) bool) {
 		var none []string
@@ -57,7 +57,7 @@ func (s *Server) letters(ctx context.Context, name string) iter.Seq2[admin.Lette
 	}
 }
 
-// countDead returns how many dead letters there are, and the job of the oldest.
+// countDead returns the number of dead letters, and the job ID of the oldest.
 func (c *call) countDead() (n int64, head string, err error) {
 	for l, err := range c.letters(c.ctx, c.name) {
 		if err != nil {
@@ -81,7 +81,7 @@ func deadSize(c *call) (int, any, error) {
 	return http.StatusOK, sized(c, n), err
 }
 
-// limit reads how many dead letters are meant: one, unless something else is said.
+// limit reads the number of dead letters that a request is for; default 1.
 func (c *call) limit() (int64, error) {
 	values := c.r.URL.Query()["limit"]
 	if len(values) == 0 {
@@ -94,8 +94,9 @@ func (c *call) limit() (int64, error) {
 	return n, nil
 }
 
-// respawn has dead jobs consumed again: with one try, and a ttl from now on. Those that no request can schedule, because another
-// program made them, stay and do not count. When its time is nearly over it says how many it has managed.
+// respawn schedules dead jobs again, with one try and a ttl from now. A dead letter of another program that is
+// invalid as a message stays, and does not count. After half of the request's time it stops and answers with the
+// count so far.
 func respawn(c *call) (int, any, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -134,8 +135,9 @@ func respawn(c *call) (int, any, error) {
 
 const respawnDelay = 5 * time.Second
 
-// respawnOne schedules the job first, so that none is lost, then removes the dead letter, and has the job ready when it was this
-// call that removed it. Of two that respawn the same letter one finds the job scheduled already, or the letter gone.
+// respawnOne schedules the job first, with a delay, so that it cannot be lost. Then it purges the dead letter. If
+// this call purged it, the job becomes ready; if not, the job is cancelled. Of two concurrent calls for one letter,
+// one finds the job scheduled already or the letter gone.
 func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
 	now, err := c.clock.now(c.ctx)
 	if err != nil {

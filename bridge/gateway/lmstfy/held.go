@@ -13,10 +13,10 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// jobKey names a job.
+// jobKey identifies a job.
 type jobKey struct{ queue, id string }
 
-// held is what this gateway gave out: how it is settled, and until when. What another one gave out is found in Redis.
+// held holds the jobs that this gateway delivered and that are not settled. Jobs of other gateways are only in Redis.
 type held struct {
 	mu   sync.Mutex
 	jobs map[jobKey]given
@@ -25,7 +25,7 @@ type held struct {
 type given struct {
 	token  pull.Token
 	until  time.Time
-	frozen bool // coming back uses up no try
+	frozen bool // the end of its ttr uses up no try
 }
 
 func (h *held) add(queue, id string, token pull.Token, within time.Duration, frozen bool) {
@@ -34,12 +34,12 @@ func (h *held) add(queue, id string, token pull.Token, within time.Duration, fro
 	if h.jobs == nil {
 		h.jobs = map[jobKey]given{}
 	}
-	if len(h.jobs) < mostKnown { // else the sweep brings it back
+	if len(h.jobs) < mostKnown { // otherwise sweep takes the job back
 		h.jobs[jobKey{queue, id}] = given{token, time.Now().Add(within), frozen}
 	}
 }
 
-// take returns the token of a job, once.
+// take removes a job and returns its token.
 func (h *held) take(queue, id string) (pull.Token, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -48,7 +48,7 @@ func (h *held) take(queue, id string) (pull.Token, bool) {
 	return one.token, ok
 }
 
-// overdue takes out what should have been acknowledged.
+// overdue removes and returns the jobs whose ttr has ended.
 func (h *held) overdue(now time.Time) (all []given) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,11 +61,11 @@ func (h *held) overdue(now time.Time) (all []given) {
 	return all
 }
 
-// acked are jobs that were acknowledged while they waited to be consumed: the entry of one cannot be taken out of the middle of a
-// stream, so whoever would get it acknowledges it.
+// acked holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the middle
+// of a stream. So the request that reads such an entry acknowledges it instead of delivering it.
 type acked struct {
 	mu   sync.Mutex
-	jobs map[jobKey]time.Time // until when it is remembered
+	jobs map[jobKey]time.Time // until when the job is remembered
 }
 
 func (a *acked) add(queue, id string, until time.Time) {
@@ -75,7 +75,7 @@ func (a *acked) add(queue, id string, until time.Time) {
 		a.jobs = map[jobKey]time.Time{}
 	}
 	if len(a.jobs) >= mostKnown {
-		for key := range a.jobs { // any one
+		for key := range a.jobs { // drop any one
 			delete(a.jobs, key)
 			break
 		}
@@ -101,15 +101,16 @@ func (a *acked) sweep(now time.Time) {
 }
 
 const (
-	lookEvery  = 100 * time.Millisecond // for what this gateway gave out
-	sweepEvery = 5 * time.Second        // for what others gave out, and are gone
-	clearEvery = 10 * time.Minute       // what expired leaves behind
+	lookEvery  = 100 * time.Millisecond // for overdue jobs of this gateway
+	sweepEvery = 5 * time.Second        // for overdue jobs of gateways that have ended
+	clearEvery = 10 * time.Minute       // for dead letters of expired jobs
 	mostSwept  = 1000                   // jobs of a queue, each time
 )
 
 var errTTR = errors.New("not acknowledged within its ttr")
 
-// Run has jobs that were not acknowledged within their ttr consumed again, or dead, until ctx ends.
+// Run takes back jobs that were not acknowledged within their ttr, until ctx ends. They are delivered again, or
+// become dead letters.
 func (s *Server) Run(ctx context.Context) {
 	for swept, cleared := (time.Time{}), (time.Time{}); loop.Sleep(ctx, lookEvery); {
 		now := time.Now()
@@ -133,16 +134,16 @@ func (s *Server) expire(ctx context.Context, all []given) {
 			end = bridge.Release(nil)
 		}
 		if _, err := s.cfg.Puller.Fail(ctx, []pull.Token{one.token}, []error{end}); err != nil && ctx.Err() == nil {
-			s.log.Debug("a job could not be taken back yet", slog.Any("error", err)) // the sweep does it
+			s.log.Debug("a job could not be taken back yet", slog.Any("error", err)) // sweep takes it back later
 		}
 	}
 }
 
-// each calls do for the queues that are used through this API.
+// each calls do for every queue with a name of this API's form.
 func (s *Server) each(ctx context.Context, do func(ctx context.Context, name string)) {
 	names, err := s.cfg.Admin.Queues(ctx)
 	if err != nil {
-		return // the next time
+		return // Run calls it again
 	}
 	for _, name := range names {
 		if _, _, ok := SplitQueue(name); ok && ctx.Err() == nil {
@@ -151,11 +152,12 @@ func (s *Server) each(ctx context.Context, do func(ctx context.Context, name str
 	}
 }
 
-// sweep takes back what nobody watches any more: an entry is idle from the start by what its time lacks to the longest one.
+// sweep takes back jobs that no gateway watches any more. An entry is delivered with an idle time of MaxTTR minus its
+// ttr, so an idle time above MaxTTR means that its ttr has ended.
 func (s *Server) sweep(ctx context.Context, name string) {
 	list, err := s.cfg.Admin.Pending(ctx, name, Group, admin.PendingFilter{MinIdle: MaxTTR + time.Second}, mostSwept)
 	if err != nil {
-		return // most likely the group is not there
+		return // most likely there is no such group
 	}
 	var all []given
 	for _, one := range list {
@@ -164,7 +166,7 @@ func (s *Server) sweep(ctx context.Context, name string) {
 	s.expire(ctx, all)
 }
 
-// clear removes the dead letters of what expired, which nobody can see here.
+// clear purges the dead letters of expired jobs, which this API does not show.
 func (s *Server) clear(ctx context.Context, name string) {
 	if s.owned(ctx, name) {
 		for range s.letters(ctx, name) { //nolint:revive // it removes them on the way
@@ -172,7 +174,8 @@ func (s *Server) clear(ctx context.Context, name string) {
 	}
 }
 
-// owned says whether a queue has the settings that EnsureQueue gives: another one may be named so by chance.
+// owned reports whether a queue has the settings of EnsureQueue. A queue of another program may have a name of the same
+// form, but not these settings.
 func (s *Server) owned(ctx context.Context, name string) bool {
 	p, _, err := s.cfg.Admin.ReadPolicy(ctx, name, Group)
 	return err == nil && p == policy(p)

@@ -10,9 +10,10 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-const versionMark = "1" // before the ID of a job that may have attributes
+const versionMark = "1" // first character of the ID of a job that may have attributes
 
-// ids makes IDs as lmstfy's server does, each greater than the one before: a ULID of which the last four bytes are the delay.
+// ids makes job IDs like lmstfy's server: ULIDs whose last four bytes are the delay in seconds. Each is greater than
+// the one before.
 type ids struct {
 	mu   sync.Mutex
 	ms   uint64
@@ -26,7 +27,7 @@ func (s *ids) next(now time.Time, delay time.Duration, versioned bool) string {
 	if ms := uint64(max(0, now.UnixMilli())); ms > s.ms {
 		var random [8]byte
 		_, _ = rand.Read(random[:])
-		s.ms, s.tail = ms, binary.BigEndian.Uint64(random[:])>>17 // half of what there is
+		s.ms, s.tail = ms, binary.BigEndian.Uint64(random[:])>>17 // below half of its range, so that it can count up
 	}
 	var id ulid.ULID
 	_ = id.SetTime(s.ms)
@@ -40,13 +41,13 @@ func (s *ids) next(now time.Time, delay time.Duration, versioned bool) string {
 	return id.String()
 }
 
-// seconds rounds up to whole seconds, and to what four bytes hold.
+// seconds returns a duration in whole seconds, rounded up, and at most the largest number of four bytes.
 func seconds(d time.Duration) uint32 {
 	return uint32(min(max(0, (d+time.Second-1)/time.Second), math.MaxUint32))
 }
 
-// ParseID returns when a job was published, with which delay, and whether it may have attributes; false when no lmstfy server
-// makes such IDs.
+// ParseID returns the publish time and the delay in a job's ID, and whether the job may have attributes. ok is false
+// if the ID has not the form of lmstfy's server.
 func ParseID(id string) (published time.Time, delay time.Duration, versioned, ok bool) {
 	if versioned = len(id) == ulid.EncodedSize+1 && id[:1] == versionMark; versioned {
 		id = id[1:]

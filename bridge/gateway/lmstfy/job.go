@@ -12,13 +12,13 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Group is the one consumer group of a queue that is used through lmstfy's API.
+// Group is the only consumer group of a queue that is used through lmstfy's API.
 const Group = "lmstfy"
 
-// AttributePrefix stands before the name of an attribute where it is a header of the message.
+// AttributePrefix begins the name of a message header that holds an attribute.
 const AttributePrefix = "attr-"
 
-// Limits of a job, as lmstfy's server has them.
+// Limits of a job, the same as those of lmstfy's server.
 const (
 	MaxData       = 1 << 20 // bytes
 	MaxTries      = 65535
@@ -26,23 +26,23 @@ const (
 	MaxBulk       = 64
 )
 
-// Job is a job of lmstfy: what its server keeps of one.
+// Job is a job of lmstfy, with the values that lmstfy's server stores.
 type Job struct {
 	Namespace, Queue string
 
-	ID         string            // as lmstfy's server makes them: ParseID
+	ID         string            // in the form of lmstfy's server: see ParseID
 	Data       []byte            // any bytes
-	Attributes map[string]string // only where the ID begins with the mark of a version
+	Attributes map[string]string // only if the ID begins with a 1: see ParseID
 
-	Delay   time.Duration // from when the message is taken; or
+	Delay   time.Duration // from when the message is stored; ignored if Due is set
 	Due     time.Time     // by the server's clock; zero = Delay counts
-	Expires time.Time     // by the server's clock: ttl seconds after the job was published. Zero = never
+	Expires time.Time     // by the server's clock: ttl seconds after the job was published; zero = never
 	Tries   int           // deliveries that are left: 1 to 65,535
 }
 
-// QueueName returns the name of the queue that holds the jobs of a queue of lmstfy: both names with a colon between, which
-// neither may hold. ErrInvalid: a name is empty or has another character than A-Z a-z 0-9 _ -, the queue begins with _, or both
-// together have more than 127.
+// QueueName returns the name of the duestream queue for a queue of lmstfy: NAMESPACE:QUEUE. ErrInvalid: a name is
+// empty or has a character other than A-Z a-z 0-9 _ -, the queue begins with _, or both together have more than 127
+// characters.
 func QueueName(namespace, queue string) (string, error) {
 	if !isName(namespace) {
 		return "", lua.Invalid("namespace", namespace, "must be one or more of A-Z a-z 0-9 _ -")
@@ -54,7 +54,7 @@ func QueueName(namespace, queue string) (string, error) {
 	return name, lua.CheckQueue(name)
 }
 
-// SplitQueue is the reverse of QueueName; false: no queue of lmstfy has this name.
+// SplitQueue is the reverse of QueueName. It returns false if no queue of lmstfy can have this name.
 func SplitQueue(name string) (namespace, queue string, ok bool) {
 	namespace, queue, ok = strings.Cut(name, ":")
 	return namespace, queue, ok && isName(namespace) && isName(queue)
@@ -66,8 +66,8 @@ func isName(s string) bool {
 	})
 }
 
-// Message returns the job as a message of its queue: the ID and the data as they are, tries as MaxAttempts, the end of its ttl as
-// Expires, attributes as headers. What else the API tells of a job is in its ID. ErrInvalid.
+// Message returns the job as a message of its queue: ID and data unchanged, tries as MaxAttempts, the end of the ttl as
+// Expires, attributes as headers. The other values that the API shows are part of the ID. ErrInvalid.
 func (j *Job) Message() (bridge.NewMessage, error) {
 	if _, _, _, ok := ParseID(j.ID); !ok {
 		return bridge.NewMessage{}, lua.Invalid("id", j.ID, "must be a ULID, or one with a 1 before it")
@@ -85,7 +85,7 @@ func (j *Job) Message() (bridge.NewMessage, error) {
 	return m, nil
 }
 
-// attributesOf is what Message made headers of; nil where there are none.
+// attributesOf returns the attributes in a message's headers, or nil if there are none. It is the reverse of Message.
 func attributesOf(headers map[string]string) map[string]string {
 	var found map[string]string
 	for name, value := range headers {
@@ -99,19 +99,20 @@ func attributesOf(headers map[string]string) map[string]string {
 	return found
 }
 
-// MaxTTR is the longest time in which a job can be done: what a consumer asks for beyond it is this.
+// MaxTTR is the longest ttr. A longer one is shortened to it.
 const MaxTTR = stream.MaxVisibilityTimeout
 
-// policy is what the group of such a queue needs: a ttr of any length, jobs that are ready again at once, and one try where a
-// message says nothing.
+// policy returns p with the settings that this API needs: a ttr up to MaxTTR, retries without a delay, and one try
+// for a message without max_attempts.
 func policy(p bridge.Policy) bridge.Policy {
 	p.VisibilityTimeout, p.MaxAttempts, p.RetryDelays = MaxTTR, 1, bridge.NewDelays(stream.MinRetryDelay)
 	p.RetryFor, p.MaxCrashes = 0, 0
 	return p
 }
 
-// EnsureQueue gives the group of a queue, by its full name, the settings that it needs, where it has others: one round trip when
-// it has these. It may be called at any time; messages are not touched.
+// EnsureQueue writes the settings that this API needs into the policy of Group, for the queue with the given full
+// name, if they differ. It costs one round trip if they are right. It may be called at any time; messages are not
+// touched.
 func EnsureQueue(ctx context.Context, op *admin.Admin, name string) error {
 	is, _, err := op.ReadPolicy(ctx, name, Group)
 	if err != nil {

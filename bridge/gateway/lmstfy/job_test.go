@@ -41,7 +41,7 @@ func TestAQueueHasTheNamesOfTwo(t *testing.T) {
 	}
 }
 
-// IDs are those of lmstfy's server, and grow.
+// IDs have the form of lmstfy's server, and increase.
 func TestIDsTellWhenAJobWasPublished(t *testing.T) {
 	t.Parallel()
 	made, delay, versioned, ok := ParseID("101M80K6RQQ9416DRTMQ0000000")

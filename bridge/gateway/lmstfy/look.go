@@ -13,13 +13,13 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Bounds of what is read to count jobs that are ready: more are counted without a look.
+// Bounds of the entries that size reads, to tell live jobs from expired ones. Further entries are counted unread.
 const (
 	mostRead      = 1000
 	mostReadBytes = 2 << 20
 )
 
-// ready yields the entries of one partition that the group was not given yet, oldest first.
+// ready yields the entries of one partition that the group has not read yet, oldest first.
 func (c *call) ready(ctx context.Context, keys lua.Keys) iter.Seq2[lua.Entry, error] {
 	return func(yield func(lua.Entry, error) bool) {
 		s, err := view.ReadStream(ctx, c.cfg.Redis.Client, keys.Stream)
@@ -43,7 +43,7 @@ func (c *call) ready(ctx context.Context, keys lua.Keys) iter.Seq2[lua.Entry, er
 	}
 }
 
-// partitions returns the keys of each part of the queue.
+// partitions returns the keys of each partition of the queue.
 func (c *call) partitions() ([]lua.Keys, error) {
 	counts, err := c.cfg.Admin.Partitions(c.ctx, c.name)
 	var all []lua.Keys
@@ -127,7 +127,7 @@ func sized(c *call, n int64) map[string]any {
 	return map[string]any{"namespace": c.namespace, "queue": c.queue, "size": n}
 }
 
-// lag is how many entries the group was not given yet, whatever they are.
+// lag returns how many entries the group has not read yet, expired ones included.
 func (c *call) lag() (int64, error) {
 	stats, err := c.cfg.Admin.Stats(c.ctx, c.name)
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *call) lag() (int64, error) {
 	return stats.Ready, nil
 }
 
-// peekJob shows a job in whatever state it is.
+// peekJob shows a job in any state.
 func peekJob(c *call) (int, any, error) {
 	notFound := failure(http.StatusNotFound, "job not found")
 	if lua.CheckID(c.id) != nil {
@@ -160,7 +160,7 @@ func peekJob(c *call) (int, any, error) {
 		case c.done.has(c.name, c.id), dead && !isDead(p.Reason, p.Dead, p.Expires),
 			!dead && !p.Expires.IsZero() && !now.Before(p.Expires):
 			continue
-		case dead: // its ttl does not count any more
+		case dead: // the ttl no longer applies
 			p.Expires = time.Time{}
 		}
 		m := stream.Message{ID: c.id, Payload: p.Payload, Headers: p.Headers, Due: p.Due, Expires: p.Expires}

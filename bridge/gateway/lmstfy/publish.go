@@ -15,22 +15,22 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Values where a request says nothing.
+// Defaults of a request.
 const (
 	defaultTTL = 86400 // seconds
 	defaultTTR = 120
 )
 
-// Headers of attributes.
+// Headers of attributes, and limits.
 const (
 	versionHeader   = "Enable-Job-Version"
-	attributeHeader = "Job-Attr-" // as net/http writes it
+	attributeHeader = "Job-Attr-" // in the canonical form of net/http
 	maxNameBytes    = 32
 	maxValueBytes   = 128
 	maxBulkBytes    = 16 << 20
 )
 
-// options is what a request says of its jobs.
+// options are the settings of a request's jobs.
 type options struct {
 	delay, ttl time.Duration
 	tries      int
@@ -38,7 +38,7 @@ type options struct {
 	attributes map[string]string
 }
 
-// options reads the query.
+// options reads the options from the query.
 func (c *call) options() (o options, err error) {
 	if o.delay, err = c.seconds("delay", 0); err != nil {
 		return o, err
@@ -57,7 +57,7 @@ func (c *call) options() (o options, err error) {
 	return o, err
 }
 
-// attributed reads the headers.
+// attributed reads the attributes from the headers.
 func (c *call) attributed(o *options) error {
 	if !strings.EqualFold(c.r.Header.Get(versionHeader), "YES") {
 		return nil
@@ -108,7 +108,8 @@ var errAnswers = failure(http.StatusServiceUnavailable, "too many answers to thi
 
 var errLarge = failure(http.StatusRequestEntityTooLarge, "body too large")
 
-// schedule takes jobs, and returns their IDs. When one was not taken none is told: clients repeat such a call.
+// schedule stores jobs and returns their IDs. If one was not stored it returns an error, because clients repeat the
+// whole call then.
 func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
 	now, err := c.clock.now(c.ctx)
 	if err != nil {
@@ -146,8 +147,8 @@ func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
 	return found, err
 }
 
-// makeReady has jobs that are due be there for who asks once this request is answered. Its error is only logged: they are
-// scheduled, and a bridge makes them ready.
+// makeReady makes due jobs ready before the request is answered, so that the next consumer gets them. An error is only
+// logged: the jobs are scheduled, and a bridge makes them ready.
 func (c *call) makeReady() {
 	if err := c.cfg.Admin.MakeReady(c.ctx, c.name); err != nil {
 		c.log.Warn("a job that is due becomes ready after its request is answered", slog.String("queue", c.name),
@@ -174,7 +175,7 @@ func (c *call) publishOne() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.unused = nil // whatever comes
+	c.unused = nil // the job is published: keep the charge even if the request fails later
 	return all[0], nil
 }
 
@@ -183,7 +184,7 @@ func publish(c *call) (int, any, error) {
 	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
 }
 
-// republish publishes, and then acknowledges the job that it takes the place of: so none is lost in between.
+// republish publishes a new job first, and then finishes the old one, so that no job is lost in between.
 func republish(c *call) (int, any, error) {
 	id, err := c.publishOne()
 	if err == nil {
@@ -192,7 +193,8 @@ func republish(c *call) (int, any, error) {
 	return http.StatusCreated, map[string]any{"job_id": id, "msg": "published"}, err
 }
 
-// jobsOf returns the values of a JSON array, and none behind the first that is too many: a few bytes of a body can cost hundreds.
+// jobsOf returns the values of a JSON array, but at most one above MaxBulk, because a value of a few bytes costs
+// hundreds of bytes of memory.
 func jobsOf(text []byte) (raw []json.RawMessage, err error) {
 	if !json.Valid(text) {
 		return nil, errNoArray
@@ -217,7 +219,8 @@ func jobsOf(text []byte) (raw []json.RawMessage, err error) {
 
 var errNoArray = failure(http.StatusBadRequest, "request body should be an array of objects")
 
-// publishBulk takes an array of jobs: each is the text of an element as it stands there, and counts against the token's rate.
+// publishBulk publishes an array of jobs. The data of a job is the JSON text of its element. Each job is charged to the
+// token's rate.
 func publishBulk(c *call) (int, any, error) {
 	o, err := c.options()
 	if err != nil {
@@ -249,7 +252,7 @@ func publishBulk(c *call) (int, any, error) {
 		err = c.attributed(&o)
 	}
 	if err == nil {
-		c.unused() // at once: more than the burst go only when nothing was taken before
+		c.unused() // so that the whole array is charged at once: above the burst it needs a full bucket
 		err = c.take(access.Publish, len(raw))
 	}
 	if err != nil {

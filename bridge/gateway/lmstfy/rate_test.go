@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// Republish went past the rate of a token, and a bulk of 64 counted as one.
+// Regression: republish was not charged to the rate of a token, and a bulk of 64 was charged as one.
 func TestEveryJobThatIsPublishedCountsAgainstTheRate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -42,7 +42,7 @@ func TestEveryJobThatIsPublishedCountsAgainstTheRate(t *testing.T) {
 		}
 	}
 	token := limited("more")
-	for i, want := range []int{201, 429, 201, 201, 429} { // what is refused takes nothing
+	for i, want := range []int{201, 429, 201, 201, 429} { // a refused request is not charged
 		bodies := []string{"[1]", "[1,2,3]", "[1]", "[1]", "[1"}
 		if got := r.do("PUT", bulk, bodies[i], token); got.status != want {
 			t.Errorf("bulk %d %s: %d, not %d", i, bodies[i], got.status, want)
@@ -56,7 +56,7 @@ func TestEveryJobThatIsPublishedCountsAgainstTheRate(t *testing.T) {
 	}
 }
 
-// What gives no job, or publishes none, is free, and so is settling what was given.
+// A request that delivers or publishes no job is not charged, and neither is settling.
 func TestWhatIsRefusedOrFindsNothingIsFree(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -14,21 +14,22 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// failed is an answer that is no success.
+// failed is an error answer.
 type failed struct {
 	status int
 	body   map[string]any
-	wait   time.Duration // Retry-After
+	wait   time.Duration // for the header Retry-After
 }
 
 func (f *failed) Error() string { return fmt.Sprint(f.status, " ", f.body) }
 
-// failure is an error with its text.
+// failure returns an error answer with a text.
 func failure(status int, text string) error {
 	return &failed{status: status, body: map[string]any{"error": text}}
 }
 
-// ErrBusy is what Hold, and the body behind Reading, answer where a gateway, or a token at it, has as many requests as may be.
+// ErrBusy: a gateway, or one token at it, has reached its limit of requests. Config.Hold and reads of a body after
+// Config.Reading return it.
 var ErrBusy = errors.New("as many requests are being answered as may be")
 
 var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{"error": ErrBusy.Error()}}
@@ -42,7 +43,7 @@ func unknownToken(err error) error {
 	return err
 }
 
-// write answers as lmstfy's server does: JSON with sorted names, and no end of line.
+// write answers in the form of lmstfy's server: JSON with sorted names, without a line end.
 func write(w http.ResponseWriter, status int, body any) {
 	if body == nil {
 		w.WriteHeader(status)
@@ -58,7 +59,7 @@ func writeText(w http.ResponseWriter, status int, text []byte) {
 	_, _ = w.Write(text)
 }
 
-// text is the JSON of a value of ours, with an indent one member a line.
+// text returns the JSON form of a value of ours. With an indent it has one member a line.
 func text(value any, indent string) []byte {
 	text, err := json.Marshal(value)
 	if indent != "" {
@@ -70,7 +71,9 @@ func text(value any, indent string) []byte {
 	return text
 }
 
-// fail answers with an error. One of Redis is 503, which clients repeat, and is told to the log alone.
+// fail answers with an error. A temporary error of Redis, or a full Redis, becomes 503, after which clients repeat
+// the call. A lasting error (a missing right, a key of another type) becomes 500. Only the log shows the text of an
+// error of Redis.
 func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	f := &failed{}
 	switch {
@@ -99,7 +102,7 @@ func fail(log *slog.Logger, w http.ResponseWriter, r *http.Request, err error) {
 	write(w, f.status, f.body)
 }
 
-// number reads an unsigned number of the query, and the default where there is none.
+// number reads an unsigned number from the query. Without the parameter it returns otherwise.
 func (c *call) number(name string, otherwise uint64, bits int) (uint64, error) {
 	values := c.r.URL.Query()[name]
 	if len(values) == 0 {

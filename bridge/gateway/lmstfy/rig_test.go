@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// rig is a gateway that listens, beside a bridge, and lmstfy's own client.
+// rig is a listening gateway with a bridge, and lmstfy's own client.
 type rig struct {
 	t         *testing.T
 	r         *bridge.Redis
@@ -30,7 +30,7 @@ type rig struct {
 	token     string // for all queues of the namespace ns
 	base      string
 	transport *http.Transport
-	answering atomic.Int64 // requests
+	answering atomic.Int64 // requests in progress
 	*official.LmstfyClient
 }
 
@@ -71,7 +71,7 @@ func newRigAt(t *testing.T, url, prefix string) *rig {
 	return rig
 }
 
-// listen starts a gateway, which is stopped at the end at the latest.
+// listen starts a gateway. It is stopped by stop, or at the end of the test.
 func (r *rig) listen(timeout ...time.Duration) (base string, stop func()) {
 	r.t.Helper()
 	store, err := access.Open(access.Config{Client: r.r.Client, Prefix: r.prefix})
@@ -120,7 +120,7 @@ type answer struct {
 	header http.Header
 }
 
-// do asks without the client. Headers are "Name: value".
+// do sends a request without lmstfy's client. Headers are "Name: value".
 func (r *rig) do(method, path, body string, headers ...string) answer {
 	r.t.Helper()
 	req, err := http.NewRequestWithContext(r.t.Context(), method, r.base+path, strings.NewReader(body))
@@ -156,7 +156,7 @@ func (r *rig) publish(queue, data string, ttl uint32, tries uint16, delay uint32
 	return id
 }
 
-// get consumes a job that is there, or comes within ten seconds.
+// get consumes a job, and waits for one for at most ten seconds.
 func (r *rig) get(queue string, ttr uint32) *official.Job {
 	r.t.Helper()
 	job, err := r.Consume(queue, ttr, 10)
@@ -180,7 +180,7 @@ func (r *rig) none(queue string) {
 	}
 }
 
-// dead waits until a queue has so many dead jobs, and returns the oldest.
+// dead waits until a queue has the wanted number of dead jobs, and returns the oldest.
 func (r *rig) dead(queue string, want int) (head string) {
 	r.t.Helper()
 	redistest.Eventually(r.t, 20*time.Second, func() (bool, string) {

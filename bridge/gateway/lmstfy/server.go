@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// Access says who may do what: an access.Store.
+// Access authenticates and limits callers, and writes the audit log. An access.Store implements it.
 type Access interface {
 	Authenticate(ctx context.Context, secret string) (*access.Grant, error)
 	Take(ctx context.Context, g *access.Grant, verb access.Verb, n int) (wait time.Duration, err error)
@@ -24,7 +24,7 @@ type Access interface {
 	Audit(g *access.Grant, action, queue string, attrs ...slog.Attr)
 }
 
-// Config is what a Server works with. All is required but Prefix and Logger.
+// Config configures a Server. All fields are required except Prefix and Logger.
 type Config struct {
 	Redis  *bridge.Redis
 	Prefix string // of all keys; default "duestream"
@@ -34,19 +34,20 @@ type Config struct {
 	Access Access
 	Logger *slog.Logger // nil = discard
 
-	Timeout time.Duration // of what does not wait for jobs
-	// Hold calls pull, which takes about so long for whoever asked, so that others are answered meanwhile. The context that pull
-	// gets ends when nobody waits any more.
+	Timeout time.Duration // of a request that does not wait for jobs
+	// Hold calls pull, which may block for about wait. Meanwhile the request does not count against the gateway's
+	// limit of requests. The context that pull gets ends when the caller hangs up or the gateway stops.
 	Hold func(w http.ResponseWriter, ctx context.Context, wait time.Duration, pull func(context.Context) error) error
-	// Reading begins to read the body of a request, and bounds how long that may take. It is false when as many of that token's
-	// are read as may be. done ends it.
+	// Reading counts a request body for its token and sets a deadline for reading it. It returns false if the token has
+	// reached its limit of bodies. Call done after the body was read, with the error of that.
 	Reading func(w http.ResponseWriter, r *http.Request, token string) (done func(error), ok bool)
-	// Answering says whose token the answer to a request counts for. It is false when as many answers to it are being
-	// written as may be.
+	// Answering makes the answer to a request count for a token. It returns false if the token has reached its limit of
+	// answers in writing.
 	Answering func(w http.ResponseWriter, token string) bool
 }
 
-// Server answers lmstfy's API, everything under /api/. While Run runs, jobs that are not done within their ttr come back.
+// Server serves lmstfy's API: all paths under /api/. Jobs that are not acknowledged within their ttr are delivered
+// again while Run runs.
 type Server struct {
 	cfg   Config
 	log   *slog.Logger
@@ -56,7 +57,7 @@ type Server struct {
 	done  acked
 
 	mu      sync.Mutex
-	ensured map[string]time.Time // when a queue's settings were seen to be right
+	ensured map[string]time.Time // when each queue's settings were last checked
 }
 
 // New returns a Server. Redis is not touched.
@@ -76,24 +77,24 @@ type call struct {
 	grant         *access.Grant
 	secret        string
 	namespace, id string
-	queue         string // as the request names it, also several
-	name          string // of our queue; "" where there are several
-	unused        func() // gives back what was taken out of the token's rate; nil = nothing was
+	queue         string // from the path: one queue, or several separated by commas
+	name          string // full name of the queue; "" if there are several
+	unused        func() // gives the request's charge to the token's rate back; nil = none was made
 }
 
-// route is one thing that can be asked for. The path begins with /api/ and two names.
+// route is an operation of the API. Its path begins with /api/, a namespace and a queue.
 type route struct {
-	method, rest string // rest of the path; {id} stands for one part
-	verbs        []access.Verb
+	method, rest string        // rest of the path; {id} stands for one part
+	verbs        []access.Verb // the token needs one of them
 	answer       func(*call) (status int, body any, err error)
-	action       string // of what an operator does
-	polls        bool
+	action       string // for the audit log; "" = not logged
+	polls        bool   // it may name several queues, and wait for jobs
 }
 
 var (
 	publishing = []access.Verb{access.Publish}
 	consuming  = []access.Verb{access.Consume}
-	looking    = access.Verbs() // any of them
+	looking    = access.Verbs() // any verb
 	operating  = []access.Verb{access.Operate}
 )
 
@@ -113,7 +114,7 @@ var routes = []route{
 	{method: "DELETE", rest: "deadletter", verbs: operating, answer: deleteDead, action: "lmstfy: delete dead letters"},
 }
 
-// find returns what a request asks for.
+// find returns the route of a request, and the names in its path.
 func find(method, path string) (one route, namespace, queue, id string, ok bool) {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/api/"), "/", 3)
 	if len(parts) < 2 || parts[0] == "" || parts[1] == "" {
@@ -172,7 +173,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// names checks the namespace, and the queue where it is one.
+// names checks the namespace and, unless the route allows several, the queue.
 func (c *call) names(one route) error {
 	if !isName(c.namespace) {
 		return failure(http.StatusBadRequest, "namespace name contains forbidden characters")
@@ -193,7 +194,7 @@ func (c *call) names(one route) error {
 
 const badQueue = "queue name contains forbidden characters"
 
-// allow finds out who asks, and whether they may.
+// allow checks the token, and that it allows the route.
 func (c *call) allow(one route) error {
 	token := cmp.Or(c.r.Header.Get("X-Token"), c.r.URL.Query().Get("token"))
 	if pool, secret, is := strings.Cut(token, ":"); is {
@@ -209,12 +210,12 @@ func (c *call) allow(one route) error {
 		return err
 	}
 	if one.polls {
-		return nil // once its queues are known
+		return nil // consume checks each of its queues
 	}
 	return c.may(c.name, one.verbs...)
 }
 
-// authenticate takes up what the token is for now.
+// authenticate gets the current grant of the token.
 func (c *call) authenticate() error {
 	grant, err := c.cfg.Access.Authenticate(c.ctx, c.secret)
 	if err != nil {
@@ -227,7 +228,7 @@ func (c *call) authenticate() error {
 	return nil
 }
 
-// may refuses what the token is not for.
+// may returns an error unless the token allows one of the verbs on a queue.
 func (c *call) may(name string, verbs ...access.Verb) error {
 	for _, verb := range verbs {
 		if c.grant.May(verb, name) {
@@ -237,7 +238,7 @@ func (c *call) may(name string, verbs ...access.Verb) error {
 	return errToken
 }
 
-// take counts against what the token allows of a verb, unless the answer is an error.
+// take charges n to the token's rate for a verb. If the request fails, ServeHTTP gives them back by calling unused.
 func (c *call) take(verb access.Verb, n int) error {
 	grant := c.grant
 	c.unused = nil
@@ -251,7 +252,7 @@ func (c *call) take(verb access.Verb, n int) error {
 		"msg": "token(" + c.grant.Name() + ") " + action + " reach the limit rate, please retry later"}}
 }
 
-// ensure has the queue's group have the settings that it needs. That they are is believed for a minute.
+// ensure calls EnsureQueue for a queue, at most once a minute.
 func (s *Server) ensure(ctx context.Context, name string) error {
 	s.mu.Lock()
 	fresh := time.Since(s.ensured[name]) < time.Minute
@@ -271,5 +272,5 @@ func (s *Server) ensure(ctx context.Context, name string) error {
 	return nil
 }
 
-// mostKnown is how many names, and how many jobs, a Server remembers.
+// mostKnown bounds the queue names that a Server remembers, and the jobs.
 const mostKnown = 200_000

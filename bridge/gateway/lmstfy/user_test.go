@@ -13,7 +13,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The documented user of a gateway is enough for lmstfy's API; destroy takes what stands beside it.
+// The rights of the documented user of a gateway are enough for lmstfy's API. destroy needs the rights that are
+// documented beside them.
 func TestTheDocumentedUserIsEnough(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATIONS.md")

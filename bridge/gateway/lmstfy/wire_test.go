@@ -15,7 +15,7 @@ import (
 
 const kindOfJSON = "application/json; charset=utf-8"
 
-// Answers are those of lmstfy's server, byte for byte.
+// Answers equal those of lmstfy's server, byte for byte.
 func TestErrorsAreThoseOfItsServer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -112,7 +112,7 @@ func TestAnswersAreThoseOfItsServer(t *testing.T) {
 	began := time.Now()
 	want := func(a answer, status int, body string) {
 		t.Helper()
-		a.body = ttl.ReplaceAllStringFunc(a.body, func(found string) string { // less what has passed since it was published
+		a.body = ttl.ReplaceAllStringFunc(a.body, func(found string) string { // less the seconds since it was published
 			left, err := strconv.Atoi(strings.TrimPrefix(found, `"ttl":`))
 			if passed := int(time.Since(began)/time.Second) + 1; err != nil || left < 60-passed || left > 60 {
 				return found
@@ -168,7 +168,7 @@ func TestDestroyRemovesEverything(t *testing.T) {
 	redistest.Want(t, "new", string(r.get("q", 600).Data), "new")
 }
 
-// A store that is not there is never an empty queue.
+// While Redis is not available, a queue is never reported as empty.
 func TestABrokenStoreIsNoEmptyQueue(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

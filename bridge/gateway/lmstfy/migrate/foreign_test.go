@@ -7,7 +7,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A key of another type, as of another program in the same Redis, ended every run before anything was moved.
+// Regression: a key of another type, written by another program in the same Redis, ended every run before any job was
+// moved.
 func TestAKeyOfAnotherTypeStopsNoOther(t *testing.T) {
 	t.Parallel()
 	o := newOld(t)

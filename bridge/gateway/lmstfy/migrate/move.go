@@ -16,37 +16,37 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Config says what Move moves, and where to.
+// Config configures Move.
 type Config struct {
-	From rueidis.Client // the Redis of an lmstfy, where its jobs are: the server of a pool
-	To   *admin.Admin   // nil: jobs are read and counted, and nothing else
+	From rueidis.Client // the Redis that holds the jobs of an lmstfy pool
+	To   *admin.Admin   // nil = dry run: jobs are only read and counted
 
 	Namespaces, Queues []string      // only these; empty = all
-	Window             time.Duration // how long each job is remembered, so that it is not moved a second time
-	Remove             bool          // delete each job from lmstfy that was moved, now or before; else all stay
+	Window             time.Duration // how long each moved job is remembered, so that it is not moved again
+	Remove             bool          // delete from lmstfy each job that was moved, now or before; else all jobs stay
 
-	Progress func(jobs int64)                             // after each batch, with all that were looked at; may be nil
-	Refused  func(namespace, queue, id string, err error) // may be nil; id "" = all jobs of this queue
+	Progress func(jobs int64)                             // after each batch, with the jobs read so far; may be nil
+	Refused  func(namespace, queue, id string, err error) // for each refused job; id "" = all of the queue; may be nil
 }
 
-// Tally is what became of the jobs of a queue.
+// Tally counts what happened to the jobs of a queue.
 type Tally struct {
-	Queue     string `json:"queue"` // its name in duestream; "" = it can have none
+	Queue     string `json:"queue"` // its name in duestream; "" = duestream cannot have this name
 	Namespace string `json:"lmstfy_namespace"`
 	Name      string `json:"lmstfy_queue"`
 
-	Ready    int64 `json:"ready"` // moved, by what they were: ready, delayed, …
+	Ready    int64 `json:"ready"` // moved jobs, by their state in lmstfy: ready, delayed, …
 	Delayed  int64 `json:"delayed"`
 	InFlight int64 `json:"in_flight"`
 	Dead     int64 `json:"dead"`
 	Stray    int64 `json:"stray"`
 
-	Known   int64 `json:"known"`   // moved before
-	Refused int64 `json:"refused"` // cannot be in duestream; they stay
+	Known   int64 `json:"known"`   // moved by an earlier run
+	Refused int64 `json:"refused"` // invalid in duestream; they stay in lmstfy
 	Removed int64 `json:"removed"` // from lmstfy
 }
 
-// Moved is how many were moved, or would be.
+// Moved returns how many jobs were moved or, in a dry run, would be.
 func (t Tally) Moved() int64 { return t.Ready + t.Delayed + t.InFlight + t.Dead + t.Stray }
 
 func (t *Tally) add(state State) {
@@ -65,7 +65,7 @@ func (t *Tally) add(state State) {
 }
 
 const (
-	between    = 1100 * time.Millisecond // passes, while jobs are on their way: longer than lmstfy takes from tick to tick
+	between    = 1100 * time.Millisecond // pause after a pass with jobs in no structure; longer than lmstfy's tick
 	sightings  = 3                       // passes in which a job must be in no structure to count as stray
 	batchJobs  = 64
 	batchBytes = 1 << 20
@@ -76,16 +76,17 @@ type mover struct {
 	cfg     Config
 	from    *source
 	done    map[place]map[string]bool // jobs that need no second look
-	strays  map[place]map[string]int  // jobs in no structure → passes
+	strays  map[place]map[string]int  // jobs in no structure → number of passes so far
 	imports map[place]*admin.Import
 	tallies map[place]*Tally
 	looked  int64
 }
 
-// Move moves jobs until a pass through lmstfy's Redis finds none that is new, and returns what became of them, by queue, also
-// with an error. A job is written first, then remembered, then, with Remove, deleted. Who repeats Move within the window moves
-// nothing twice; one that was stopped goes on. While lmstfy is in use, a job that it delivers may be delivered by duestream as
-// well: at least once. It keeps the IDs of all jobs in memory, about 200 bytes each.
+// Move moves jobs until a pass through lmstfy's Redis finds no new job. It returns a Tally for each queue, also with
+// an error. A job is first stored, then remembered, then, with Remove, deleted from lmstfy. A repeated Move within
+// the window moves no job twice, so an interrupted one can be continued. While lmstfy is in use, a job that it
+// delivers may also be delivered by duestream (at least once). Move keeps the IDs of all jobs in memory, about 200
+// bytes each.
 func Move(ctx context.Context, cfg Config) ([]Tally, error) {
 	m := &mover{cfg: cfg, done: map[place]map[string]bool{}, strays: map[place]map[string]int{},
 		imports: map[place]*admin.Import{}, tallies: map[place]*Tally{}}
@@ -123,10 +124,10 @@ func (m *mover) run(ctx context.Context) error {
 	}
 }
 
-// pass goes through lmstfy's Redis once. Fresh: it found jobs that no pass before it had. Loose: some of them were in no
-// structure.
+// pass reads lmstfy's Redis once and moves the jobs that it finds. fresh means that it found new jobs. loose means
+// that some jobs were in no structure, and have to be looked for again.
 func (m *mover) pass(ctx context.Context) (fresh, loose bool, _ error) {
-	open := map[place]map[string]bool{} // jobs, by their own keys, that are to be found
+	open := map[place]map[string]bool{} // jobs that are still to be found in a structure
 	err := m.from.jobs(ctx, func(at place, id string) {
 		if !m.done[at][id] {
 			if open[at] == nil {
@@ -159,8 +160,8 @@ func (m *mover) pass(ctx context.Context) (fresh, loose bool, _ error) {
 	return fresh, loose, nil
 }
 
-// find returns the jobs of a queue, as lmstfy would deliver them: ready ones, then those of timer_set, then dead ones; last those
-// that were in no structure for long. A job that was seen twice is where it was seen last.
+// find returns the jobs of a queue in the order in which lmstfy would deliver them: ready ones, those of timer_set,
+// dead ones, and last strays. For a job that was read twice, the later reading counts.
 func (m *mover) find(ctx context.Context, at place, timer []entry, open map[string]bool) ([]entry, error) {
 	ready, err := m.from.list(ctx, at, readyKey, Ready)
 	if err != nil {
@@ -198,7 +199,7 @@ func (m *mover) find(ctx context.Context, at place, timer []entry, open map[stri
 	return append(found, strays...), nil
 }
 
-// move moves jobs of one queue, a batch at a time. It is not interrupted within one.
+// move moves jobs of one queue, a batch at a time. Cancelling ctx does not interrupt a batch.
 func (m *mover) move(ctx context.Context, at place, found []entry) error {
 	if len(found) == 0 {
 		return nil
@@ -238,7 +239,7 @@ func (m *mover) move(ctx context.Context, at place, found []entry) error {
 	return nil
 }
 
-// open prepares a queue: settings, and the group.
+// open prepares a queue of duestream once: its import, its settings and its group.
 func (m *mover) open(ctx context.Context, at place, name string) error {
 	if m.cfg.To == nil || m.imports[at] != nil {
 		return nil
@@ -262,7 +263,7 @@ func (m *mover) refuse(at place, id string, err error) {
 	}
 }
 
-// batch moves the jobs that nobody moved before, and removes all that are moved now.
+// batch moves the jobs that were not moved before. With Remove it deletes all of the batch's moved jobs from lmstfy.
 func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
 	ids := make([]string, len(batch))
 	for i, e := range batch {
@@ -289,7 +290,7 @@ func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
 			m.refuse(at, e.id, lua.Invalid("job", e.id, "is not as lmstfy stores it: its key holds no string"))
 			continue
 		}
-		if !bodies[i].there { // acknowledged, or expired
+		if !bodies[i].there { // it was acknowledged, or has expired
 			continue
 		}
 		if known[i] {
@@ -316,7 +317,7 @@ func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
 	return m.from.drop(ctx, moved)
 }
 
-// write writes records and remembers them. It returns the jobs that are there by then.
+// write stores records in duestream and remembers their IDs. It returns the jobs that are stored there, now or before.
 func (m *mover) write(ctx context.Context, at place, entries []entry, records []admin.Record) (taken []entry, _ error) {
 	tally := m.tallies[at]
 	if m.cfg.To == nil {
@@ -336,7 +337,7 @@ func (m *mover) write(ctx context.Context, at place, entries []entry, records []
 			switch e := entries[i]; {
 			case err == nil:
 				tally.add(e.state)
-			case errors.Is(err, admin.ErrKnown): // moved before, and we stopped there
+			case errors.Is(err, admin.ErrKnown): // stored by an earlier run that stopped before it remembered the job
 				tally.Known++
 			case errors.Is(err, lua.ErrInvalid):
 				tally.Refused++

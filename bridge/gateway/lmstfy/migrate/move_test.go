@@ -40,10 +40,10 @@ func TestWhatAJobComesAs(t *testing.T) {
 	o.timed(jobs["delayed"], 3, now.Add(time.Minute))
 	o.timed(jobs["flying"], 2, now.Add(2*time.Minute))
 	o.timed(jobs["last"], 0, now.Add(3*time.Minute))
-	o.timed(jobs["ending"], 0, now.Add(3*time.Minute)) // its ttl is over before its ttr
-	o.timed(jobs["second"], 0, now.Add(time.Second))   // as if delayed
+	o.timed(jobs["ending"], 0, now.Add(3*time.Minute)) // its ttl ends before its ttr
+	o.timed(jobs["second"], 0, now.Add(time.Second))   // looks like a delayed job
 	o.dead(jobs["dead"])
-	o.ready(job{at: at, id: jobID(now, 0, "")}, 1) // acknowledged: only the entry is left
+	o.ready(job{at: at, id: jobID(now, 0, "")}, 1) // acknowledged: only the list element is left
 	redistest.Want(t, "moved", o.move(), Tally{Ready: 3, Delayed: 1, InFlight: 4, Dead: 1})
 
 	found := o.holds("shop:mail")
@@ -77,7 +77,8 @@ func TestWhatAJobComesAs(t *testing.T) {
 	redistest.Want(t, "dead", r.Group+" "+r.Reason, "lmstfy max_attempts")
 }
 
-// By the second run jobs were delivered and acknowledged here, and went on there: they are the same jobs.
+// Before the second run jobs are delivered and acknowledged in duestream, and change their state in lmstfy. They are
+// still the same jobs.
 func TestMovingAgainMovesNothingTwice(t *testing.T) {
 	t.Parallel()
 	o := newOld(t)
@@ -103,7 +104,7 @@ func TestMovingAgainMovesNothingTwice(t *testing.T) {
 		Tally{Ready: 100, InFlight: 100, Dead: 100})
 	o.do("DEL", "duestream:{ns:q}:stream", "duestream:{ns:q}:due", "duestream:{ns:q}:payload", "duestream:{ns:q}:meta", "duestream:{ns:q}:dead")
 	o.do("DEL", "timer_set", "q/ns/q", "d/ns/q")
-	for i, j := range jobs { // all are elsewhere by now
+	for i, j := range jobs { // move each job to another structure
 		switch i % 3 {
 		case 0:
 			o.dead(j)
@@ -119,7 +120,7 @@ func TestMovingAgainMovesNothingTwice(t *testing.T) {
 	redistest.Want(t, "the third time", o.move(removing), Tally{})
 }
 
-// A server that consumes, times out and pumps moves every job around while they are read; what it has in its hands is nowhere.
+// A server in use moves every job between structures while they are read. A job that it is moving is in no structure.
 func TestNothingIsMissedWhileTheServerWorks(t *testing.T) {
 	t.Parallel()
 	o := newOld(t)
@@ -141,7 +142,7 @@ func TestNothingIsMissedWhileTheServerWorks(t *testing.T) {
 				raw, err := o.c.Do(ctx, o.c.B().Rpop().Key(at.key("q")).Build()).ToString()
 				if err == nil {
 					j := job{at: at, id: raw[4:]}
-					o.timed(j, 8, now) // ttr 0, as the worker that took it would have it
+					o.timed(j, 8, now) // ttr 0, so it comes back at once
 				}
 				if member, err := o.c.Do(ctx, o.c.B().Zrandmember().Key("timer_set").Build()).ToString(); err == nil {
 					if e, ok := timerEntry([]string{member, "1"}); ok {
@@ -166,7 +167,7 @@ func TestNothingIsMissedWhileTheServerWorks(t *testing.T) {
 	redistest.Want(t, "the same jobs", maps.Equal(got, want), true)
 }
 
-// A job that its server took and did not put anywhere, because it died, is delivered by duestream.
+// duestream delivers a job that its server lost from all structures when it died.
 func TestAJobThatLmstfyLostIsFound(t *testing.T) {
 	t.Parallel()
 	o := newOld(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// ask asks a server of lmstfy.
+// ask sends a request to an lmstfy server.
 func ask(t *testing.T, method, url string, body []byte, versioned bool, into any) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewReader(body))
@@ -43,8 +43,8 @@ func ask(t *testing.T, method, url string, body []byte, versioned bool, into any
 	return answer.StatusCode
 }
 
-// With DUESTREAM_TEST_FULL=1, on lmstfy's own server, while it publishes, delivers, times out, buries and respawns: each job that
-// it took, and nobody acknowledged, is in duestream, once, with its bytes.
+// With DUESTREAM_TEST_FULL=1: on lmstfy's own server, while it publishes, delivers, times out, buries and respawns
+// jobs. Each job that it accepted and that was not acknowledged is in duestream, once, with its bytes.
 func TestARealServerIsMoved(t *testing.T) {
 	if !lmstfyserver.Full() {
 		t.Log("set DUESTREAM_TEST_FULL=1 to build and move a real lmstfy")
@@ -82,7 +82,7 @@ func TestARealServerIsMoved(t *testing.T) {
 				publish(i)
 			}
 		})
-		work.Go(func() { // consumes, and acknowledges one in four
+		work.Go(func() { // consumes jobs, and acknowledges one in four
 			for i := 0; time.Now().Before(end); i++ {
 				var jobs []struct {
 					ID, Queue string
@@ -135,7 +135,7 @@ func TestARealServerIsMoved(t *testing.T) {
 	removed := o.move(removing)
 	redistest.Want(t, "removed", removed.Removed, removed.Known)
 	redistest.Want(t, "nothing is left to move", o.move(), Tally{})
-	for _, queue := range []string{"q0", "q1", "q2"} { // lmstfy finds nothing wrong with what is left
+	for _, queue := range []string{"q0", "q1", "q2"} { // lmstfy still works with the rest
 		var size struct{ Size int }
 		ask(t, "GET", server.URL+"/api/ns/"+queue+"/deadletter/size", nil, false, &size)
 		redistest.Want(t, "dead letters that lmstfy counts", size.Size, 0)

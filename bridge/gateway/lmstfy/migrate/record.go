@@ -10,11 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// letterName is that of every dead letter that comes from an lmstfy, which has no names: its ID tells them apart. It is that of
-// an entry in the future, so a letter gets the ID, and so the age, of when it came: nobody knows when a job died.
+// letterName is the entry ID that every imported dead letter asks for; the job's ID tells the letters apart. It lies
+// in the future, so the import gives each letter an entry ID of its own time instead. The letter's age then counts
+// from the import, because lmstfy does not store when a job died.
 const letterName = "9999999999999999-0"
 
-// stateOf says whether a job of timer_set is delayed or in flight: a delayed one has tries, and is due when its ID says.
+// stateOf tells whether a job of timer_set is delayed or in flight. A delayed job has tries left, and its time in
+// timer_set is the due time in its ID.
 func stateOf(e entry) State {
 	if e.state != Delayed {
 		return e.state
@@ -27,11 +29,11 @@ func stateOf(e entry) State {
 	return InFlight
 }
 
-// record returns what a job is in duestream. ErrInvalid: it cannot be there.
+// record returns the record of a job for duestream. ErrInvalid: duestream cannot store the job.
 //
-//   - Dead ones become dead letters of the group, and so do those in flight with their last try: who acknowledges such a job
-//     through the gateway removes the dead letter.
-//   - All others become messages, with the tries that are left.
+//   - A dead job becomes a dead letter of the group. So does a job in flight with its last try; an acknowledgement of
+//     it through the gateway purges the dead letter.
+//   - Every other job becomes a message, with its remaining tries.
 func record(e entry, b body, now time.Time) (admin.Record, error) {
 	published, delay, versioned, ok := lmstfy.ParseID(e.id)
 	due := now
@@ -70,7 +72,7 @@ func record(e entry, b body, now time.Time) (admin.Record, error) {
 		if dies {
 			r.Error = "in flight with its last try when it was moved from lmstfy"
 		}
-	case e.state == InFlight && e.tries == 0: // it expires before it could die
+	case e.state == InFlight && e.tries == 0: // it expires before its ttr ends
 		r.Due, r.MaxAttempts = e.due.UnixMilli(), 1
 	case e.state == Ready || e.state == Stray:
 		r.Due = min(due.UnixMilli(), now.UnixMilli())

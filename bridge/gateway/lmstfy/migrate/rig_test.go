@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// old is a Redis with the jobs of an lmstfy, written as its server writes them (TestARealServerIsMoved reads what one wrote), and
-// a duestream beside it.
+// old is a Redis with jobs in the form of an lmstfy server, and a duestream beside it. (TestARealServerIsMoved reads
+// the jobs of a real server.)
 type old struct {
 	t  *testing.T
 	c  rueidis.Client
@@ -55,12 +55,12 @@ func (o *old) int(words ...string) int64 {
 	return n
 }
 
-// job is what a test writes.
+// job is a job that a test writes.
 type job struct {
 	at         place
 	id         string
 	body       string
-	attributes map[string]string // not nil: the ID has a version
+	attributes map[string]string // if not nil, the ID has the version mark
 	ttl        time.Duration
 }
 
@@ -92,7 +92,7 @@ func timerMember(at place, id string, tries int) string {
 
 func listElement(id string, tries int) string { return u16(tries) + u16(len(id)) + id }
 
-// ready, timed and dead put a job into a structure of the server.
+// ready, timed and dead add a job to a structure of the server.
 func (o *old) ready(j job, tries int) {
 	o.t.Helper()
 	o.do("LPUSH", j.at.key("q"), listElement(j.id, tries))
@@ -108,7 +108,7 @@ func (o *old) dead(j job) {
 	o.do("LPUSH", j.at.key("d"), listElement(j.id, 1))
 }
 
-// move moves, and returns the sum of all queues.
+// move runs Move, and returns the sum of all tallies.
 func (o *old) move(with ...func(*Config)) (sum Tally) {
 	o.t.Helper()
 	cfg := Config{From: o.c, To: o.op, Window: time.Hour}
@@ -129,7 +129,7 @@ func (o *old) move(with ...func(*Config)) (sum Tally) {
 
 func removing(cfg *Config) { cfg.Remove = true }
 
-// holds returns what a queue of duestream holds, by ID.
+// holds returns the records of a queue of duestream, by ID.
 func (o *old) holds(queue string) map[string]admin.Record {
 	o.t.Helper()
 	found := map[string]admin.Record{}

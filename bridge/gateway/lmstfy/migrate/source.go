@@ -16,23 +16,23 @@ import (
 // Keys of lmstfy's Redis.
 const (
 	timerKey  = "timer_set"
-	poolKey   = "j" // before /NAMESPACE/QUEUE/ID: a string with the ttl of the job
-	readyKey  = "q" // before /NAMESPACE/QUEUE: a list, the oldest at its end
-	deadKey   = "d" // the same
+	poolKey   = "j" // j/NAMESPACE/QUEUE/ID: a string, which expires with the job
+	readyKey  = "q" // q/NAMESPACE/QUEUE: a list, the oldest job at its end
+	deadKey   = "d" // d/NAMESPACE/QUEUE: likewise
 	pageSize  = 1000
 	callLimit = 30 * time.Second
 )
 
-// State is where lmstfy has a job.
+// State is the state of a job in lmstfy.
 type State string
 
 // States of a job.
 const (
 	Ready    State = "ready"
 	Delayed  State = "delayed"
-	InFlight State = "in_flight" // a consumer has it, until its ttr is over
+	InFlight State = "in_flight" // delivered to a consumer, and its ttr has not ended
 	Dead     State = "dead"
-	Stray    State = "stray" // in no structure: its server died on the way, and would never deliver it
+	Stray    State = "stray" // in no structure: its server died while moving it, and would never deliver it
 )
 
 // place is a queue of lmstfy.
@@ -40,22 +40,22 @@ type place struct{ namespace, queue string }
 
 func (p place) key(of string) string { return of + "/" + p.namespace + "/" + p.queue }
 
-// entry is what a structure of lmstfy holds of a job.
+// entry is a job in a structure of lmstfy.
 type entry struct {
 	at    place
 	id    string
 	state State
-	due   time.Time // of timer_set, whole seconds
-	tries int       // that are left
-	raw   string    // the member, or the element
+	due   time.Time // score in timer_set, whole seconds
+	tries int       // remaining tries
+	raw   string    // the member of the zset, or the element of the list
 }
 
 func (e entry) key() string { return e.at.key(poolKey) + "/" + e.id }
 
-// body is what the key of a job holds.
+// body is the value of a job's own key.
 type body struct {
 	there   bool
-	foreign bool // it holds no string
+	foreign bool // the key is not a string
 	bytes   []byte
 	expires time.Time // zero = never
 }
@@ -78,13 +78,14 @@ func (s *source) do(ctx context.Context, cmds ...rueidis.Completed) ([]rueidis.R
 	return answers, nil
 }
 
-// isForeign says that a key is of another type than those that lmstfy writes: whoever wrote it shares the Redis.
+// isForeign reports whether an error means that a key has a type that lmstfy does not write. Another program that
+// shares the Redis wrote it.
 func isForeign(err error) bool {
 	answer, is := rueidis.IsRedisErr(err)
 	return is && strings.HasPrefix(answer.Error(), "WRONGTYPE")
 }
 
-// jobs calls see with every job that is there from the beginning to the end, by its key. One may come twice.
+// jobs calls see with every job whose own key exists from the beginning of the scan to its end. A job may come twice.
 func (s *source) jobs(ctx context.Context, see func(at place, id string)) error {
 	for cursor := uint64(0); ; {
 		answers, err := s.do(ctx, s.c.B().Scan().Cursor(cursor).Match(poolKey+"/*").Count(pageSize).Build())
@@ -107,7 +108,8 @@ func (s *source) jobs(ctx context.Context, see func(at place, id string)) error 
 	}
 }
 
-// timer returns what is in timer_set from the beginning to the end, by queue, in the order of time.
+// timer returns the jobs that are in timer_set from the beginning of the scan to its end, by queue, in the order of
+// their due times.
 func (s *source) timer(ctx context.Context) (map[place][]entry, error) {
 	found := map[place][]entry{}
 	for cursor := uint64(0); ; {
@@ -134,7 +136,8 @@ func (s *source) timer(ctx context.Context) (map[place][]entry, error) {
 	return found, nil
 }
 
-// timerEntry reads a member of timer_set and its score: namespace, queue, tries and ID, as Lua's struct packs Hc0Hc0HHc0.
+// timerEntry reads a member of timer_set and its score. A member holds namespace, queue, tries and ID, packed by Lua's
+// struct library with the format Hc0Hc0HHc0.
 func timerEntry(pair []string) (e entry, ok bool) {
 	if len(pair) != 2 {
 		return e, false
@@ -152,7 +155,7 @@ func timerEntry(pair []string) (e entry, ok bool) {
 	return e, ok && rest == ""
 }
 
-// counted cuts off a text with its length before it.
+// counted splits off a text that has its length in front of it.
 func counted(s string) (text, rest string, ok bool) {
 	if len(s) < 2 {
 		return "", "", false
@@ -164,7 +167,7 @@ func counted(s string) (text, rest string, ok bool) {
 	return s[2 : 2+n], s[2+n:], true
 }
 
-// list returns what a list of a queue holds, the oldest first. What is taken meanwhile may be missing.
+// list returns the jobs of a list of a queue, the oldest first. Jobs that lmstfy removes meanwhile may be missing.
 func (s *source) list(ctx context.Context, at place, of string, state State) (found []entry, _ error) {
 	for last := int64(-1); ; last -= pageSize {
 		answers, err := s.do(ctx, s.c.B().Lrange().Key(at.key(of)).Start(last-pageSize+1).Stop(last).Build())
@@ -193,7 +196,7 @@ func (s *source) list(ctx context.Context, at place, of string, state State) (fo
 	}
 }
 
-// bodies returns what the keys of jobs hold, and the server's clock.
+// bodies returns the values of the jobs' own keys, and the server's time.
 func (s *source) bodies(ctx context.Context, entries []entry) (found []body, now time.Time, _ error) {
 	cmds := rueidis.Commands{s.c.B().Time().Build()}
 	for _, e := range entries {
@@ -220,7 +223,8 @@ func (s *source) bodies(ctx context.Context, entries []entry) (found []body, now
 	return found, now, nil
 }
 
-// drop removes jobs: first the key of each, as an acknowledgement does, from when on lmstfy skips what else it has of it.
+// drop deletes jobs from lmstfy: first the job's own key, as an acknowledgement does. From then on lmstfy ignores the
+// job in its structures. Then drop removes it from them.
 func (s *source) drop(ctx context.Context, entries []entry) error {
 	var cmds rueidis.Commands
 	for _, e := range entries {
