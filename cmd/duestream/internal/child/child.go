@@ -31,7 +31,7 @@ var errEnding = errors.New("this process is about to end")
 type Process struct {
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when the program has ended
-	done chan struct{} // closed after gone, except when EndAll ended the program: nobody may draw conclusions from that end
+	done chan struct{} // closed after gone, but never after EndAll: nobody may act on that end
 	err  error
 }
 
