@@ -15,7 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// abilities has a function for each ability of the table. "user" or "user + also" comes before the colon.
+// abilities has a function for each ability of the table. Keys have the form "user: ability" or "user + also:
+// ability".
 var abilities = map[string]func(a *asUser){
 	"plain-producer: schedule": func(a *asUser) { a.plainSchedule("m"); a.delivered("m") },
 	"plain-producer: cancel":   plainCancel,
@@ -105,7 +106,7 @@ var abilities = map[string]func(a *asUser){
 	"doctor + `duestream doctor`, to look at the library of functions: examine": examineAs,
 }
 
-// provenElsewhere are rows of what is also needed that other tests prove: their beginnings, and which test.
+// provenElsewhere maps the beginning of a row about additional rights to the test that proves it.
 var provenElsewhere = map[string]string{
 	"`duestream doctor`, to see":                         "doctor: TestDoctorSaysWhatItCouldNotLookAt",
 	"`duestream serve --metrics`, for `duestream_memory": "metrics: TestScrapeWithFewRights",

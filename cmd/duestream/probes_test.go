@@ -47,7 +47,7 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	server := redistest.Own(t)
 	c := newCLIOn(t, server)
-	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // the last possible entry ID
+	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // last ID
 	c.do("ZADD", c.key("bad", "due"), c.ms(-time.Minute), "a")
 	c.do("HSET", lua.NewGlobals(c.prefix).Queues, "bad", "1", "q", "1")
 	bridge := c.start("serve", "--metrics", "127.0.0.1:0")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// rule is one part of what a user may: some commands on some keys. The first one of a user is its own, the others are selectors.
+// rule allows commands on keys. The first rule of a user is its root rule, the others are selectors.
 type rule struct {
 	patterns []string
 	commands []string // "XGROUP CREATE"
