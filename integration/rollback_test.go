@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upgradeSteps are the blocks of commands of OPERATIONS.md, Upgrade and rollback, one line each.
+// upgradeSteps returns the blocks of commands of OPERATIONS.md, Upgrade and rollback, with one command per line.
 func upgradeSteps(t *testing.T) (steps []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/OPERATIONS.md")

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// OPERATIONS.md explains every line that names trouble, and none that does not exist.
+// OPERATIONS.md explains every log line that reports a problem, and no line that does not exist.
 func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))

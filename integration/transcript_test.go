@@ -17,7 +17,7 @@ import (
 // fenced is one fenced block of a document.
 type fenced struct {
 	document string
-	line     int // of the first line inside
+	line     int // the number of the first line inside
 	lines    []string
 }
 
