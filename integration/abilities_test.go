@@ -140,8 +140,9 @@ func (r abilitiesOf) name(can string) string {
 	return r.user + " + " + r.also + ": " + can
 }
 
-// Each documented user has every ability that the table of abilities names, and the table names every user and every row of what
-// is also needed. Once the user of `duestream push run` posted nothing for a target with a rate: no test had given it one.
+// Each documented user has every ability that the table of abilities gives it. The table has every user, and every
+// row of the table of additional permissions. The bug: the user of `duestream push run` posted nothing for a target
+// with a rate, because no test had used a rate.
 func TestUsersHaveEveryAbilityOfTheTable(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/OPERATIONS.md")

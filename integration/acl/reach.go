@@ -26,7 +26,7 @@ type code struct {
 	fset  *token.FileSet
 	calls map[types.Object][]types.Object // calls and references of functions and package variables
 	sends map[types.Object][]string       // commands that its own body sends
-	names map[string]types.Object         // "bridge.Client.Schedule"
+	names map[string]types.Object         // by name, such as "bridge.Client.Schedule"
 	all   []*types.Named
 }
 

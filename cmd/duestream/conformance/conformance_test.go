@@ -257,7 +257,7 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	}
 }
 
-// What takes long begins first, beside what does not: every case once.
+// Long cases begin first and run concurrently with short ones. Every case runs once.
 func TestLongCasesBeginFirst(t *testing.T) {
 	for _, kind := range []Kind{Worker, Producer} {
 		cases := Cases(kind, Complete)

@@ -1,4 +1,4 @@
-/* Loaded into a server (LD_PRELOAD): steps the server's wall clock by a number of whole seconds, which it reads from the
+/* Loaded into a server (LD_PRELOAD): steps the server's wall clock by a number of whole seconds, read from the
  * file at DUESTREAM_TEST_CLOCK. The file has a native 64-bit integer, and a test changes it while the server runs. The
  * monotonic clock is not changed, as with a real step. System calls are made directly, because an allocator may ask for
  * the time before the libraries below it are ready. */

@@ -56,7 +56,7 @@ func (p *Progress) show(count int64, share float64) {
 	}
 }
 
-// Of draws that done of total items are done.
+// Of draws that done of total items are finished.
 func (p *Progress) Of(done, total int64) { p.Show(done, float64(done)/float64(max(1, done, total))) }
 
 // Clear erases the line, so that other output can follow.
