@@ -56,6 +56,9 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 	fail := func(err error) (lua.Counts, error) {
 		return counts, fmt.Errorf("grow %s to %d partitions: %w", queue, n, err)
 	}
+	if err := s.dropLeft(ctx); err != nil {
+		return fail(err)
+	}
 	if err := s.all(ctx); err != nil {
 		return fail(err)
 	}
@@ -234,9 +237,6 @@ func (s *partitionSync) readGroups(ctx context.Context, names []string) ([][]str
 
 // groups creates every group of any partition on all others.
 func (s *partitionSync) groups(ctx context.Context) error {
-	if err := s.dropLeft(ctx); err != nil {
-		return err
-	}
 	names, err := s.names(ctx)
 	if err != nil || len(names) == 1 {
 		return err
