@@ -274,7 +274,7 @@ func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 	}
 }
 
-// idlePolls has 2,000 callers wait on empty queues.
+// idlePolls makes 2,000 callers wait on empty queues.
 func (s *stack) idlePolls(t *testing.T, program string) {
 	const callers, window = 2000, 15 * time.Second
 	f := s.front(t, program)

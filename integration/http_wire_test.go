@@ -19,7 +19,6 @@ import (
 // wire is a minimal connection to an HTTP server, because the client shares two cores with the measured server. A
 // caller can prepare its requests as bytes. Of a response it reads the status and the body. All servers are measured
 // with it.
-// the same for all servers.
 type wire struct {
 	t    *testing.T
 	host string

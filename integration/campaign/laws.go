@@ -21,7 +21,6 @@ import (
 //   - of messages with one key, all entries of one come before all entries of the next (keyLaw);
 //   - a replaced version is never delivered, and the last version is. features.go records each version as a message,
 //     and a replacement as its cancel, so the columns for those find violations.
-//     message, and a replacement as a cancel of it, so that the columns of those find it).
 func (a *auditor) laws(p plan, promised promise, c *chain, complain func(column, format string, args ...any)) {
 	snoozes, abandoned := 0, 0
 	for i, d := range c.entries {

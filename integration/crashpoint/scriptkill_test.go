@@ -20,7 +20,6 @@ const killServers = 4
 // The server is killed with SIGKILL at each command of each script in turn, and once after the reply. It restarts
 // from its append-only file. Writes of the killed script are gone, and answered ones are there. Then the caller
 // repeats the call, and the system comes to rest with nothing lost.
-// the caller repeats the call, and the system comes to rest with nothing lost.
 func TestServerDiesAtEveryScriptStep(t *testing.T) {
 	t.Parallel()
 	work := make(chan scenario)
