@@ -40,7 +40,7 @@ func (r *run) pending(group string) []string {
 	return slices.SortedFunc(maps.Keys(r.q.Groups[group].Pending), compareIDs)
 }
 
-// held picks entries that a worker believes to hold. Mostly it does hold them.
+// held picks entries that a worker believes that it holds. Mostly it is right.
 func (r *run) held(group string) []lua.Held {
 	from := r.pending(group)
 	if len(from) == 0 || seldom(r, "not held") {

@@ -147,7 +147,7 @@ func (q *Queue) endTurns(left []string, keys map[string]string) {
 }
 
 // tells reports whether a script has to add a wake token: the earliest due time became earlier, or a message went on.
-// A drain does not add one, because its caller gets the same news as the reply.
+// A drain does not add one, because its caller learns the same from the reply.
 func (q *Queue) tells(what string, before *Queue) bool {
 	if strings.HasPrefix(what, "drain ") || strings.HasPrefix(what, "somebody's ") {
 		return false
