@@ -17,26 +17,27 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// asUser is one ability of the table in docs/OPERATIONS.md on one server: a user of its own with the rights of its row, and a
-// queue with everything that a queue can have.
+// asUser is one ability of the table in docs/OPERATIONS.md, on one server: a user with the rights of its row, and a
+// queue that uses every feature.
 type asUser struct {
 	*guests
 	t      *testing.T
-	user   string // as the document calls it
-	also   string // the beginning of the row whose rights it has besides
+	user   string // name of the user in the document
+	also   string // beginning of a further row whose rights it has
 	login  string
-	redis  *bridge.Redis // the user's
-	admin  *bridge.Redis // an administrator's
-	op     *admin.Admin  // the same
+	redis  *bridge.Redis // connection of the user
+	admin  *bridge.Redis // connection of an administrator
+	op     *admin.Admin  // handle of that administrator
 	queue  string
-	binary string // the command
+	binary string // path of the duestream command
 
-	optional []string // commands that the user can do without
+	optional []string // commands that the user does not need
 }
 
 const abilityGroup = "mailer"
 
-// served runs what all abilities of a server stand on: a bridge, as its own documented user.
+// served runs the bridge that all abilities on a server need, as its documented user. It returns an administrator's
+// connection.
 func (g *guests) served(t *testing.T) *bridge.Redis {
 	t.Helper()
 	s := &stack{t: t}
@@ -48,7 +49,8 @@ func (g *guests) served(t *testing.T) *bridge.Redis {
 	return s.dial(g.server.URL())
 }
 
-// as makes a user with the rights of a row, and a queue for it: with a history, a rate, a ready limit and four partitions.
+// as creates a user with the rights of a row, and a queue for it: with a history, a rate, a ready limit and four
+// partitions.
 func (g *guests) as(t *testing.T, user, also, login string, administrator *bridge.Redis) *asUser {
 	t.Helper()
 	text, err := os.ReadFile("../docs/OPERATIONS.md")
@@ -65,7 +67,7 @@ func (g *guests) as(t *testing.T, user, also, login string, administrator *bridg
 		line = append(line, rights...)
 	}
 	if strings.HasPrefix(user, "plain-") {
-		line = append(line, "+ping") // of our client library
+		line = append(line, "+ping") // sent by our client library
 	}
 	if err := g.do(line...).Error(); err != nil {
 		t.Fatal(err)
@@ -100,7 +102,7 @@ func (a *asUser) url() string {
 	return strings.Replace(a.server.URL(), "redis://", "redis://"+a.login+":"+password+"@", 1)
 }
 
-// client is a Client of the user.
+// client returns a Client with the user's connection.
 func (a *asUser) client() *bridge.Client { return a.clientOf(a.redis) }
 
 func (a *asUser) clientOf(r *bridge.Redis) *bridge.Client {
@@ -113,7 +115,7 @@ func (a *asUser) clientOf(r *bridge.Redis) *bridge.Client {
 	return c
 }
 
-// keys are those of the partition that an ID is in; "" is the first one.
+// keys returns the keys of the partition of an ID; for "", those of the first partition.
 func (a *asUser) keys(id string) lua.Keys {
 	if id == "" {
 		return lua.NewKeys(a.prefix, a.queue)
@@ -160,7 +162,7 @@ func manyNames(n int) (names []string) {
 	return names
 }
 
-// count runs a command as administrator and returns the number that it answers.
+// count runs a command as administrator, and returns its integer reply.
 func (a *asUser) count(args ...string) int64 {
 	n, _ := a.do(args...).AsInt64()
 	return n
@@ -171,10 +173,10 @@ func (a *asUser) eventually(f func() (bool, string)) {
 	redistest.Eventually(a.t, 30*time.Second, f)
 }
 
-// partitions are the names of the partitions of the queue.
+// partitions returns the names of the queue's partitions.
 func (a *asUser) partitions() []string { return lua.Counts{1, 4}.Names(a.queue) }
 
-// total adds up what a command says of a key of each partition.
+// total adds up the replies of a command for a key of each partition.
 func (a *asUser) total(command string, key func(lua.Keys) string) (n int64) {
 	for _, partition := range a.partitions() {
 		n += a.count(command, key(lua.NewKeys(a.prefix, partition)))
@@ -193,7 +195,7 @@ func (a *asUser) nothingLeft() {
 	})
 }
 
-// handled runs a worker of an administrator, or of the user, and returns what it handles.
+// handled runs a worker with the given connection, and returns the channel of the IDs that it handles.
 func (a *asUser) handled(r *bridge.Redis, handle func(*bridge.Message) error) <-chan string {
 	a.t.Helper()
 	ids := make(chan string, 1000)
@@ -213,12 +215,12 @@ func (a *asUser) handled(r *bridge.Redis, handle func(*bridge.Message) error) <-
 	return ids
 }
 
-// work runs a worker of the user.
+// work runs a worker with the user's connection.
 func (a *asUser) work(handle func(*bridge.Message) error) <-chan string {
 	return a.handled(a.redis, handle)
 }
 
-// delivered has an administrator's worker take messages.
+// delivered waits until a worker of an administrator has handled the messages.
 func (a *asUser) delivered(ids ...string) {
 	a.t.Helper()
 	a.await(a.handled(a.admin, nil), ids...)
@@ -240,7 +242,7 @@ func (a *asUser) await(got <-chan string, ids ...string) {
 	}
 }
 
-// failOnce fails the first delivery of a message, and none that follows.
+// failOnce returns a maker of handlers that fail the first delivery of each message.
 func failOnce() func(error) func(*bridge.Message) error {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -257,7 +259,7 @@ func failOnce() func(error) func(*bridge.Message) error {
 	}
 }
 
-// command runs the command as the user.
+// command runs the duestream command as the user.
 func (a *asUser) command(args ...string) string {
 	a.t.Helper()
 	cmd := exec.Command(a.binary, args...)

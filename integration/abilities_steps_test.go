@@ -23,7 +23,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// asPlain sends commands as the user, one after the other on one connection, as a client without our SDK does.
+// asPlain sends commands as the user, one by one on one connection, as a client without our SDK does.
 func (a *asUser) asPlain(commands ...[]string) {
 	a.t.Helper()
 	c, free := a.redis.Client.Dedicate()
@@ -51,7 +51,7 @@ func plainCancel(a *asUser) {
 	a.nothingLeft()
 }
 
-// plainRead reads an entry as the user, and returns it with its partition.
+// plainRead reads an entry as the user, and returns its stream and ID.
 func (a *asUser) plainRead(id string) (stream, entry string) {
 	stream = a.keys(id).Stream
 	a.asPlain([]string{"HGETALL", a.keys(id).Policy}, []string{"HGETALL", lua.NewGlobals(a.prefix).Defaults})
@@ -124,7 +124,7 @@ func (a *asUser) cancelled(id string, options ...bridge.Option) {
 	a.nothingLeft()
 }
 
-// cancelKeyed cancels a message that waits for its key: it has a place in line.
+// cancelKeyed cancels a message that waits for its key, and so has a place in the key's line.
 func cancelKeyed(a *asUser) {
 	hold := make(chan struct{})
 	begun := a.handled(a.admin, func(m *bridge.Message) error {
@@ -145,7 +145,7 @@ func cancelKeyed(a *asUser) {
 	a.nothingLeft()
 }
 
-// retryWaits brings a message to a retry that waits for an hour.
+// retryWaits brings a message into the state of a retry that is due in an hour.
 func (a *asUser) retryWaits(id string) {
 	a.feed(id)
 	a.handled(a.admin, func(m *bridge.Message) error {
@@ -274,7 +274,7 @@ func healGroup(a *asUser) {
 	a.await(handled, "m")
 }
 
-// post has the user post messages to a URL.
+// post pushes a message to a URL as the user.
 func post(a *asUser, target push.Target) {
 	arrived := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -303,7 +303,7 @@ func post(a *asUser, target push.Target) {
 
 func postAtRate(a *asUser) { post(a, push.Target{Rate: "50/s", Burst: 1}) }
 
-// ownBridge runs a bridge of the user alone, under a prefix that no other bridge serves.
+// ownBridge runs a bridge as the user, under a prefix that no other bridge serves.
 func (a *asUser) ownBridge() {
 	a.t.Helper()
 	prefix := a.server.Prefix(a.t)
@@ -348,7 +348,7 @@ func bridgePlans(a *asUser) {
 	a.nothingLeft()
 }
 
-// abandoned has a consumer take a message, and never come back.
+// abandoned schedules a message, and reads it with a consumer that never comes back.
 func (a *asUser) abandoned(id string, options ...bridge.Option) {
 	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil, append(options, bridge.WithID(id))...)
 	a.must(err)
@@ -375,7 +375,7 @@ func bridgePassesOn(a *asUser) {
 	a.abandoned("first", bridge.Key("k"))
 	_, err := a.clientOf(a.admin).Schedule(a.t.Context(), a.queue, nil, bridge.WithID("second"), bridge.Key("k"))
 	a.must(err)
-	for _, partition := range a.partitions() { // as a worker does that knows XACK alone
+	for _, partition := range a.partitions() { // as a worker with plain XACK does
 		stream := lua.NewKeys(a.prefix, partition).Stream
 		if entries, _ := a.do("XRANGE", stream, "-", "+").AsXRange(); len(entries) == 1 {
 			a.do("XACK", stream, abilityGroup, entries[0].ID)
@@ -403,7 +403,7 @@ func bridgeFinds(a *asUser) {
 	a.eventually(func() (bool, string) { return a.count("XLEN", k.Stream) == 1, "the bridge does not find the queue" })
 }
 
-// web is a gateway of the user's.
+// web is a gateway that runs as the user.
 type web struct {
 	*asUser
 	base, token string
@@ -426,7 +426,7 @@ func overHTTP(a *asUser, steps ...func(w *web)) {
 	}
 }
 
-// ask sends a request that must be answered well.
+// ask sends a request that must succeed, and returns the body of the response.
 func (w *web) ask(method, path, body string) string {
 	w.t.Helper()
 	request, err := http.NewRequestWithContext(w.t.Context(), method, w.base+strings.ReplaceAll(path, "{q}", "/queues/"+w.queue),
@@ -488,7 +488,7 @@ func lookHTTP(w *web) {
 	}
 }
 
-// deadLetters makes some.
+// deadLetters creates dead letters for these messages.
 func (a *asUser) deadLetters(ids ...string) {
 	a.feed(ids...)
 	a.handled(a.admin, func(m *bridge.Message) error {
@@ -581,7 +581,7 @@ func examineAs(a *asUser) {
 	a.deadLetters("d")
 	report, err := admin.New(a.redis, a.prefix).Doctor(context.WithoutCancel(a.t.Context()), doctor.Config{})
 	a.must(err)
-	a.optional = []string{"config|get", "function|list"} // rows of their own
+	a.optional = []string{"config|get", "function|list"} // rows of their own in the table
 	for _, f := range report.Findings {
 		for _, example := range f.Examples {
 			missing := strings.Contains(example, "NOPERM")

@@ -15,7 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// abilities has a function for each ability of the table. "user" or "user + also" comes before the colon.
+// abilities has a function for each ability of the table. Keys have the form "user: ability" or "user + also:
+// ability".
 var abilities = map[string]func(a *asUser){
 	"plain-producer: schedule": func(a *asUser) { a.plainSchedule("m"); a.delivered("m") },
 	"plain-producer: cancel":   plainCancel,
@@ -105,7 +106,7 @@ var abilities = map[string]func(a *asUser){
 	"doctor + `duestream doctor`, to look at the library of functions: examine": examineAs,
 }
 
-// provenElsewhere are rows of what is also needed that other tests prove: their beginnings, and which test.
+// provenElsewhere maps the beginning of a row about additional rights to the test that proves it.
 var provenElsewhere = map[string]string{
 	"`duestream doctor`, to see":                         "doctor: TestDoctorSaysWhatItCouldNotLookAt",
 	"`duestream serve --metrics`, for `duestream_memory": "metrics: TestScrapeWithFewRights",
@@ -139,8 +140,9 @@ func (r abilitiesOf) name(can string) string {
 	return r.user + " + " + r.also + ": " + can
 }
 
-// Each documented user has every ability that the table of abilities names, and the table names every user and every row of what
-// is also needed. Once the user of `duestream push run` posted nothing for a target with a rate: no test had given it one.
+// Each documented user has every ability that the table of abilities gives it. The table has every user, and every
+// row of the table of additional permissions. The bug: the user of `duestream push run` posted nothing for a target
+// with a rate, because no test had used a rate.
 func TestUsersHaveEveryAbilityOfTheTable(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/OPERATIONS.md")

@@ -21,7 +21,7 @@ type documentedUser struct{ name, password, command string }
 
 var setUser = regexp.MustCompile(`ACL SETUSER (\S+) on >(\S+) `)
 
-// documentedUsers returns the users of docs/OPERATIONS.md, with the commands that make them.
+// documentedUsers returns the users of docs/OPERATIONS.md with the commands that create them.
 func documentedUsers(t *testing.T) map[string]documentedUser {
 	t.Helper()
 	users := map[string]documentedUser{}
@@ -38,7 +38,7 @@ func documentedUsers(t *testing.T) map[string]documentedUser {
 	return users
 }
 
-// guests are the documented users on a server that other tests use as well: with names and a prefix of their own.
+// guests are the documented users on a shared server, with names and a prefix of their own.
 type guests struct {
 	t      *testing.T
 	server *redistest.Server
@@ -53,7 +53,7 @@ func newGuests(t *testing.T, server *redistest.Server, durable bool) *guests {
 	g := &guests{t: t, server: server, admin: server.Client(t), prefix: server.Prefix(t), users: documentedUsers(t)}
 	g.suffix = fmt.Sprintf("-%08x", rand.Uint32())
 	extra := " +wait +waitaof +config|get"
-	if g.do("WAITAOF", "0", "0", "1").Error() != nil { // a server that does not know the command does not know its permission
+	if g.do("WAITAOF", "0", "0", "1").Error() != nil { // a server without the command has no permission for it either
 		extra = " +wait"
 	}
 	for _, u := range g.users {
@@ -113,7 +113,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 						return bridge.DeadLetter(errors.New("no good"))
 					case m.ID == "retried" && m.Attempt == 1:
 						return errors.New("once more")
-					case m.ID == "released" && consumer == "first": // is stopped while it works on it
+					case m.ID == "released" && consumer == "first": // stopped while it works on this message
 						close(hold)
 						<-ctx.Done()
 						return ctx.Err()
@@ -154,7 +154,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 			!errors.Is(again, bridge.ErrDuplicate) {
 			t.Fatal(err, again)
 		}
-		const grown = "grown" // with partitions, where IDs are looked for elsewhere, too
+		const grown = "grown" // a queue that has grown: IDs are looked up in former partitions, too
 		if _, err := lua.RegisterCounts(t.Context(), g.admin, lua.NewGlobals(g.prefix),
 			map[string]lua.Counts{grown: {1, 2, 8}}); err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 				t.Errorf("%s: %v; scheduled twice: %v, cancelled twice: %v", id, err, twice, none)
 			}
 		}
-		for _, durability := range []bridge.Durability{bridge.Replicated(1), bridge.Fsynced} { // allowed, and not to be had here
+		for _, durability := range []bridge.Durability{bridge.Replicated(1), bridge.Fsynced} { // not available here
 			durable, err := bridge.NewClient(bridge.ClientConfig{Redis: g.dial("producer"), Prefix: g.prefix,
 				Durability: durability})
 			if err == nil {
@@ -182,7 +182,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 		}
 
 		<-hold
-		stopFirst() // releases what it holds, and drops its consumer
+		stopFirst() // releases what it holds, and deletes its consumer
 		consumers, err := g.do("XINFO", "CONSUMERS", keys.Stream, group).ToArray()
 		if err != nil || len(consumers) != 0 {
 			t.Errorf("after the first worker's stop there are %d consumers: %v", len(consumers), err)
@@ -191,7 +191,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		work("second") // creates the group again, at 0
-		// Somebody takes an entry and is never seen again; and a queue that nobody registered appears, with a body that has no
+		// A consumer takes an entry and never comes back. And an unregistered queue appears, with a payload without a
 		// member.
 		stranger, strange := lua.NewKeys(g.prefix, "stranger"), "abandoned"
 		g.do("XGROUP", "CREATE", stranger.Stream, "g", "0", "MKSTREAM")
@@ -229,7 +229,7 @@ func TestUsersCanDoTheirWork(t *testing.T) {
 	})
 }
 
-// deniedNothing looks into the server's own log of denials for documented users.
+// deniedNothing checks that the server's ACL LOG has no denial of a documented user.
 func (g *guests) deniedNothing(users ...string) {
 	g.t.Helper()
 	for _, u := range users {
@@ -239,8 +239,8 @@ func (g *guests) deniedNothing(users ...string) {
 	}
 }
 
-// denials returns what the server's own log says that a login was denied. It leaves out optional commands: those by which
-// client libraries introduce themselves, and those by which they clear a connection after a transaction.
+// denials returns the commands that ACL LOG shows as denied to a login. It leaves out optional commands, which client
+// libraries send to introduce themselves, or to clear a connection after a transaction.
 func (g *guests) denials(t *testing.T, login string) (denied []string) {
 	t.Helper()
 	log, err := g.do("ACL", "LOG", "128").ToArray()
@@ -262,7 +262,7 @@ func (g *guests) denials(t *testing.T, login string) (denied []string) {
 	return denied
 }
 
-// No user can do what is not its work: other people's keys, the work of the others, and whatever belongs to an administrator.
+// No user has rights beyond its role: on other prefixes, on the work of other roles, or of an administrator.
 func TestUsersCanDoNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -273,7 +273,7 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 		for _, key := range []string{other.Due, other.Stream} {
 			t.Cleanup(func() { g.do("DEL", key) })
 		}
-		all := []string{ // nobody's
+		all := []string{ // denied to all
 			"CONFIG GET maxmemory", "CONFIG SET maxmemory 1", "FLUSHALL", "FLUSHDB", "SHUTDOWN", "DEBUG SLEEP 0", "ACL WHOAMI",
 			"ACL SETUSER x on nopass",
 			"SAVE", "BGREWRITEAOF", "REPLICAOF NO ONE", "MONITOR", "CLIENT KILL ID 1", "CLIENT LIST", "SCRIPT FLUSH",
@@ -322,7 +322,7 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 			"operator": {"FUNCTION FLUSH", "FUNCTION RESTORE x", "FUNCTION KILL", "SCRIPT FLUSH", "SCRIPT KILL"},
 		} {
 			list := append(append([]string{}, all...), forbidden...)
-			if user != "operator" { // who may repair anything of duestream's, and nothing else
+			if user != "operator" { // the operator may repair everything of duestream
 				list = append(list, destructive...)
 			} else {
 				list = without(list, "KEYS *", "CLIENT KILL ID 1", "CLIENT LIST")
@@ -334,14 +334,14 @@ func TestUsersCanDoNothingElse(t *testing.T) {
 				}
 				reply, err := g.do(append([]string{"ACL", "DRYRUN", user + g.suffix}, args...)...).ToString()
 				if err != nil && strings.Contains(err.Error(), "not found") {
-					continue // this server does not know the command
+					continue // unknown to this server
 				}
 				if err != nil || !strings.Contains(reply, "no permissions") && !strings.Contains(reply, "has no permissions") {
 					t.Errorf("%s may run %s: %s %v", user, command, reply, err)
 				}
 			}
 		}
-		// And so the server answers in earnest, also inside scripts.
+		// The server also denies real calls, even inside scripts.
 		for _, user := range []string{"producer", "worker", "bridge"} {
 			c := g.dial(user).Client
 			for what, err := range map[string]error{

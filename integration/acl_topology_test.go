@@ -13,8 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// alsoNeeded returns what docs/OPERATIONS.md says users need besides, in the words before or in the row that ends with the given
-// ones.
+// alsoNeeded returns additional rights from docs/OPERATIONS.md: those in the first group of the pattern.
 func alsoNeeded(t *testing.T, pattern string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
@@ -28,7 +27,7 @@ func alsoNeeded(t *testing.T, pattern string) []string {
 	return strings.Fields(strings.ReplaceAll(string(m[1]), `\|`, "|"))
 }
 
-// The documented users get along behind Sentinel, and on a cluster, with the permissions that the document adds for those.
+// The documented users work behind Sentinel and on a cluster, with the additional rights of the document.
 func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 	t.Parallel()
 	users := documentedUsers(t)

@@ -16,18 +16,18 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// offline are the methods of admin.Admin, and of the handles it returns, that do not ask Redis.
+// offline are the methods of admin.Admin, and of the handles it returns, that send no command to Redis.
 var offline = []string{"Admin.Name", "Admin.Observed", "Admin.Advise", "Admin.Bulk", "Admin.DeadLetters", "Admin.Export",
 	"Admin.Watcher", "Bulk.Observed", "DeadLetters.Observed", "Import.AllowOldBridges", "Import.GroupsMade",
 	"Import.Recurrences"}
 
-// ability is one thing that an operator can do. It fails if it has another effect than on a single server.
+// ability is one operation of an operator. It fails if its effect differs from that on a single server.
 type ability struct {
 	method string
 	do     func(ctx context.Context) error
 }
 
-// operator is an operator of a cluster, with a queue that has several partitions.
+// operator is an operator of a cluster, with a queue of several partitions.
 type operator struct {
 	*stack
 	a       *admin.Admin
@@ -36,10 +36,10 @@ type operator struct {
 	records []admin.Record
 	in      *admin.Import
 	digest  string
-	stop    func() // the worker
+	stop    func() // stops the worker
 }
 
-// want returns an error that names both values when got differs from want.
+// want returns err, or an error that names both values if got differs from want.
 func want(err error, what string, got, want any) error {
 	if err == nil && !reflect.DeepEqual(got, want) {
 		err = fmt.Errorf("%s: got %v, want %v", what, got, want)
@@ -47,7 +47,7 @@ func want(err error, what string, got, want any) error {
 	return err
 }
 
-// abilities are all of them, each with what it does, in an order in which each finds what it needs.
+// abilities returns all abilities, in an order in which each one finds the state that it needs.
 func (o *operator) abilities() []ability {
 	a, letters, bulk, queue := o.a, o.a.DeadLetters(), o.a.Bulk(), o.queue
 	all := admin.LetterFilter{}
@@ -338,8 +338,8 @@ func (o *operator) abilities() []ability {
 	}
 }
 
-// Everything that an operator can do is done on a cluster, to a queue whose partitions are on all its servers. A method that
-// nobody has written an ability for fails the test.
+// Every operation of an operator works on a cluster, on a queue whose partitions are on all servers. A method without
+// an ability fails the test.
 func TestEveryAbilityOfAnOperatorOnACluster(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Cluster(t, 3, 0).Server())
@@ -400,7 +400,7 @@ func TestEveryAbilityOfAnOperatorOnACluster(t *testing.T) {
 	}
 }
 
-// attempt does something, and returns a panic as an error.
+// attempt calls do, and returns a panic as an error.
 func attempt(ctx context.Context, do func(context.Context) error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

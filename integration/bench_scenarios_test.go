@@ -13,13 +13,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The benchmarks of this file measure the product beside its floors, both in the same run on a server of their own. What each of
-// them measures is said in package bench, whose scenarios they run at full size. One run each:
+// The benchmarks of this file measure the product beside its floors, in the same run on a server of their own. They
+// run the scenarios of package bench at full size; each scenario is documented there. One run of each:
 //
 //	go test ./integration -run '^$' -bench 'Deliver|Enqueue' -benchtime 1x -timeout 30m -v
 
-// measure runs a scenario on a server and reports its figures: each by its name and unit, its floor with _floor_ in between,
-// their ratio as _x_floor.
+// measure runs a scenario on a server and reports its figures, each with its name and unit. A floor has _floor_
+// before the unit, the ratio ends in _x_floor.
 func measure[C any](b *testing.B, server *redistest.Server, scenario func(context.Context, C) (bench.Result, error),
 	configure func(bench.Config) C) {
 	b.Helper()
@@ -63,21 +63,22 @@ func deliverBehind(backlog int) func(bench.Config) bench.DeliverConfig {
 	}
 }
 
-// BenchmarkEnqueue measures how fast messages are taken: one caller, 64 and 256 callers, batches of 100.
+// BenchmarkEnqueue measures how fast messages are taken: from one caller, from 64 and 256 callers, and in batches of
+// 100.
 func BenchmarkEnqueue(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(0)) }
 
-// BenchmarkDeliver measures how fast 200,000 messages that are due come through: one bridge, one worker.
+// BenchmarkDeliver measures how fast 200,000 due messages are delivered, with one bridge and one worker.
 func BenchmarkDeliver(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(0)) }
 
-// BenchmarkBacklog measures both again behind a million messages that are scheduled for later.
+// BenchmarkBacklog measures both again with a backlog of a million messages that are not due.
 func BenchmarkBacklog(b *testing.B) {
 	const backlog = 1_000_000
 	b.Run("enqueue", func(b *testing.B) { measure(b, redistest.Own(b), bench.Enqueue, enqueueBehind(backlog)) })
 	b.Run("deliver", func(b *testing.B) { measure(b, redistest.Own(b), bench.Deliver, deliverBehind(backlog)) })
 }
 
-// BenchmarkLateness measures how late messages are when 1,000 and when 20,000 become due each second, for 15 seconds, with the
-// append-only file on, and never rewritten, beside what the file alone makes everybody wait.
+// BenchmarkLateness measures the lateness of messages at 1,000 and at 20,000 a second, for 15 seconds. The
+// append-only file is on and never rewritten. Its floor is the delay that the file alone causes.
 func BenchmarkLateness(b *testing.B) {
 	for _, rate := range []int{1000, 20_000} {
 		b.Run(fmt.Sprintf("rate=%d", rate), func(b *testing.B) {
@@ -90,7 +91,8 @@ func BenchmarkLateness(b *testing.B) {
 	}
 }
 
-// BenchmarkTrip measures what a message costs the server from schedule to acknowledged, at 1 to 10,000 a second.
+// BenchmarkTrip measures the server's work per message from schedule to acknowledgement, at 1 to 10,000 messages a
+// second.
 func BenchmarkTrip(b *testing.B) {
 	measure(b, redistest.Own(b), bench.Trip, func(c bench.Config) bench.TripConfig { return bench.TripConfig{Config: c} })
 }
@@ -100,7 +102,7 @@ func BenchmarkBurst(b *testing.B) {
 	measure(b, redistest.Own(b), bench.Burst, func(c bench.Config) bench.BurstConfig { return bench.BurstConfig{Config: c} })
 }
 
-// BenchmarkIdle measures what four bridges cost that serve a thousand empty queues.
+// BenchmarkIdle measures the cost of four bridges with a thousand empty queues.
 func BenchmarkIdle(b *testing.B) {
 	server := redistest.Own(b)
 	measure(b, server, bench.Idle, func(c bench.Config) bench.IdleConfig {
@@ -116,16 +118,16 @@ func BenchmarkRetry(b *testing.B) {
 	measure(b, redistest.Own(b), bench.Retry, func(c bench.Config) bench.RetryConfig { return bench.RetryConfig{Config: c} })
 }
 
-// withoutSlowLog has the server keep no arguments of slow commands: on a busy machine they are most of what is left in memory.
+// withoutSlowLog turns off the slow log: on a busy machine, its arguments are most of the memory that is left.
 var withoutSlowLog = []string{"--slowlog-log-slower-than", "-1"}
 
-// BenchmarkHeld measures what one held entry costs while a million messages pass through two groups.
+// BenchmarkHeld measures the cost of one held entry while a million messages pass through two groups.
 func BenchmarkHeld(b *testing.B) {
 	measure(b, redistest.Own(b, withoutSlowLog...), bench.Held,
 		func(c bench.Config) bench.HeldConfig { return bench.HeldConfig{Config: c} })
 }
 
-// BenchmarkMemory measures what a message costs the server in each of its states.
+// BenchmarkMemory measures the server's memory per message in each state.
 func BenchmarkMemory(b *testing.B) {
 	measure(b, redistest.Own(b, withoutSlowLog...), bench.Memory,
 		func(c bench.Config) bench.MemoryConfig { return bench.MemoryConfig{Config: c} })

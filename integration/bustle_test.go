@@ -15,15 +15,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// bustle is a system at work: producers, two groups, of which one fails, is slow and abandons, and bridges that come and go.
+// bustle is a system under load: producers, two groups, and bridges that start and stop. One group fails, is slow,
+// and abandons messages.
 type bustle struct {
 	*stack
-	plain *redistest.Ledger // of the group of plain commands, nil when there is none
+	plain *redistest.Ledger // of the plain group; nil if there is none
 	sent  atomic.Int64
 	stop  func()
 }
 
-// newBustle starts the work. The group of plain commands reads partition 0, so it is for queues that have no other.
+// newBustle starts the load. The plain group reads partition 0 only, so it suits queues without other partitions.
 func newBustle(s *stack, partitions int, plain bool) *bustle {
 	l := &bustle{stack: s}
 	s.groups("ours")
@@ -57,7 +58,7 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 		})
 	}
 	var coming, going func()
-	again(1500*time.Millisecond, func(int) { // one bridge stays, one is always new
+	again(1500*time.Millisecond, func(int) { // one bridge stays, the other is replaced again and again
 		coming = s.start(func() (func(context.Context) error, error) {
 			b, err := bridge.NewBridge(bridge.Config{Redis: s.redis, Prefix: s.prefix, Defaults: quick(), Logger: s.log,
 				AnyServer: true})
@@ -88,7 +89,7 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 	}
 	s.worker("ours", 50, handle)
 	var leaving func()
-	again(2*time.Second, func(int) { // and one worker that comes and goes
+	again(2*time.Second, func(int) { // another worker that is replaced again and again
 		if leaving != nil {
 			leaving()
 		}
@@ -134,7 +135,7 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 	return l
 }
 
-// start runs what is made until it is stopped, or the test ends.
+// start runs a part until stop is called or the test ends.
 func (s *stack) start(make func() (func(context.Context) error, error)) (stop func()) {
 	run, err := make()
 	if err != nil {
@@ -144,13 +145,13 @@ func (s *stack) start(make func() (func(context.Context) error, error)) (stop fu
 	return s.run("part", run)
 }
 
-// abandoning reads as a consumer that never acknowledges, now and then.
+// abandoning reads with a consumer that never acknowledges.
 func (l *bustle) abandoning(group string) {
 	key := l.keys().Stream
 	l.raw("XREADGROUP", "GROUP", group, "gone", "COUNT", "3", "STREAMS", key, ">")
 }
 
-// ended waits until everything was delivered, in all partitions.
+// ended waits until all messages were delivered, in all partitions.
 func (l *bustle) ended(partitions int) {
 	l.t.Helper()
 	groups := []string{"ours"}

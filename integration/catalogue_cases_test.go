@@ -20,13 +20,14 @@ import (
 	"github.com/duestream/duestream/scheduler"
 )
 
-// Handlers that take two visibility timeouts, in one process with a bridge that reclaims, beside quick ones that come and go:
-// each message is delivered once, because everything held is extended from its delivery on, whoever is slow beside it.
+// Handlers take two visibility timeouts, in one process with a bridge that reclaims, beside quick messages. Each
+// message is delivered once, because every held entry is extended from its delivery on, however slow its neighbours
+// are.
 func slowHandlersKeepTheirWork(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
 	policy := quick()
-	policy.VisibilityTimeout = 4 * time.Second // more than a busy machine keeps a process waiting for its turn
+	policy.VisibilityTimeout = 4 * time.Second // longer than a busy machine stops a process
 	s.bridge(policy)
 	s.bridge(policy)
 	w, _ := s.worker("g", 8, func(ctx context.Context, m *bridge.Message) error {
@@ -40,7 +41,7 @@ func slowHandlersKeepTheirWork(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	})
-	s.schedule(7, "slow-", within(0)) // one hand is left for the others
+	s.schedule(7, "slow-", within(0)) // one slot stays free for the others
 	s.schedule(200, "quick-", within(8*time.Second))
 	r := s.settled(30*time.Second, "g")
 	if st := w.Stats(); r.Duplicated != 0 || st.Lost != 0 || st.Retried != 0 {
@@ -48,13 +49,14 @@ func slowHandlersKeepTheirWork(t *testing.T) {
 	}
 }
 
-// A worker that holds far more than one batch of the reclaimer, and extends it, in front of entries whose consumer is gone.
+// A worker holds and extends far more entries than one batch of the reclaimer, in front of entries of a dead
+// consumer.
 func abandonedBehindHeld(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
 	const held, abandoned = 1500, 300
 	policy := quick()
-	policy.VisibilityTimeout = 8 * time.Second // 1,500 extends must fit into a third of it on a busy machine
+	policy.VisibilityTimeout = 8 * time.Second // a third of it must suffice for 1,500 extends on a busy machine
 	s.bridge(policy)
 	finish := make(chan struct{})
 	var running atomic.Int64
@@ -86,7 +88,7 @@ func abandonedBehindHeld(t *testing.T) {
 	}
 }
 
-// A message that fails comes back by itself, on a queue where nothing else ever happens.
+// A message that fails is delivered again, on a queue without any other traffic.
 func failedComesBackAlone(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -113,13 +115,13 @@ func failedComesBackAlone(t *testing.T) {
 	if !slices.Equal(attempts, []int{1, 2, 3, 4}) {
 		t.Errorf("attempts %v", attempts)
 	}
-	if latest > 3*time.Second { // the ceiling of 5 s would have brought it as well
+	if latest > 3*time.Second { // the periodic drain after 5 s would have brought it, too
 		t.Errorf("late by %s: it was not the retry that woke the bridge", latest)
 	}
 }
 
-// The same ID is scheduled again while the first message of that name fails and waits: both are delivered, each with its own
-// payload.
+// An ID is scheduled again while the first message with that ID failed and waits: both are delivered, each with its
+// own payload.
 func sameIDWhileFailing(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -142,7 +144,7 @@ func sameIDWhileFailing(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.ledger.Sent("same", 0)
-		// until it has left the stream and waits for its next attempt
+		// Until it has left the stream and waits for its next attempt.
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			n, waiting := s.number("XLEN", s.keys().Stream), s.number("ZCARD", s.keys().Due)
 			return n == 0 && waiting > 0, fmt.Sprint(n, waiting)
@@ -156,7 +158,8 @@ func sameIDWhileFailing(t *testing.T) {
 	}
 }
 
-// 25,000 messages due within the same millisecond: none is lost, none is early, and no call moves more than its limit.
+// 25,000 messages are due in the same millisecond: none is lost, none is early, and no call moves more than its
+// limit.
 func sameMillisecond(t *testing.T) {
 	server := redistest.Own(t)
 	s := newStack(t, server)
@@ -174,8 +177,8 @@ func sameMillisecond(t *testing.T) {
 		return s.number("XLEN", s.keys().Stream) == n, "not drained"
 	})
 	after := server.Calls(t)
-	// Each drain that takes members removes them by one ZREMRANGEBYRANK, and nothing else does here. How often scripts run says
-	// nothing: some are for other work, or find nothing due.
+	// Each drain that takes members removes them by one ZREMRANGEBYRANK, and no other script here does. The number of
+	// script calls proves nothing: some do other work, or find nothing due.
 	calls := after["zremrangebyrank"] - before["zremrangebyrank"]
 	if calls*scheduler.DefaultDrainLimit < n {
 		t.Errorf("%d messages were moved by %d calls: one moves %d at most", n, calls, scheduler.DefaultDrainLimit)
@@ -186,8 +189,8 @@ func sameMillisecond(t *testing.T) {
 	}
 }
 
-// A large schedule costs what a small one costs: what is due is delivered, and what is cancelled is gone, by the same commands.
-// The rest is a matter of a logarithm inside Redis.
+// A large schedule costs as much as a small one: deliveries and cancels take the same number of commands. Inside
+// Redis, the cost is logarithmic.
 func hugeSchedule(t *testing.T) {
 	n := 200_000
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -203,7 +206,7 @@ func hugeSchedule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		redistest.Eventually(t, 10*time.Second, func() (bool, string) { // the 50 are due
+		redistest.Eventually(t, 10*time.Second, func() (bool, string) { // until the 50 messages are due
 			return s.serverNow() > far.Due.Add(-300*time.Hour).UnixMilli()+5, "the clock stands still"
 		})
 		before := server.Calls(t)
@@ -221,7 +224,7 @@ func hugeSchedule(t *testing.T) {
 		}
 		return sum
 	}
-	cost("warm-") // scripts are loaded
+	cost("warm-") // loads the scripts
 	small := cost("small-")
 	due := strconv.FormatInt(s.serverNow()+240*time.Hour.Milliseconds(), 10)
 	for from := 0; from < n; from += 10_000 {
@@ -260,7 +263,7 @@ func hugeSchedule(t *testing.T) {
 	t.Logf("%d commands for 50 deliveries and a cancellation, beside %d messages", large, n)
 }
 
-// A message that waits for a year, in every state it can be in, carries no time to live that could end before it.
+// A message that waits for a year has no expiring key, in any of its states.
 func bodyOutlivesItsDelay(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -293,8 +296,8 @@ func bodyOutlivesItsDelay(t *testing.T) {
 	}
 }
 
-// An owner that lives but cannot drain a queue (here it lives nowhere at all, only its heartbeats go on) holds up nothing for
-// long: any bridge drains what is overdue for more than five seconds. Its heartbeats from the future count for nothing.
+// A live owner that cannot drain a queue (here only its heartbeats exist) delays nothing for long: any bridge drains
+// messages that are overdue for more than five seconds. Heartbeats from the future do not count.
 func ownerAliveButUnable(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -305,7 +308,7 @@ func ownerAliveButUnable(t *testing.T) {
 			s.raw("ZADD", s.prefix+":bridges", fmt.Sprint(s.serverNow()+ahead), name)
 		}
 	}
-	unable := make([]string, 30) // so many that our bridge owns next to nothing
+	unable := make([]string, 30) // so many that our bridge owns almost nothing
 	for i := range unable {
 		unable[i] = fmt.Sprint("unable-", i)
 	}

@@ -2,7 +2,7 @@ package integration
 
 import "slices"
 
-// catalogue is the list of docs/RELIABILITY.md.
+// catalogue is the list in docs/RELIABILITY.md.
 var catalogue = slices.Concat(classes, laterClasses)
 
 var classes = []class{

@@ -18,11 +18,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// caseChild turns this test binary into a worker that misbehaves: "poison" dies on the message of that name, "held" holds what it
-// gets.
+// caseChild makes this test binary a worker that misbehaves: "poison" dies of the message with that name, "held" does
+// not return from its handlers.
 const caseChild = "DUESTREAM_TEST_CASE_CHILD"
 
-// Before the tests, because a child has none to run.
+// This runs before the tests, because a child has none to run.
 func init() {
 	if part := os.Getenv(caseChild); part != "" {
 		os.Exit(runCaseChild(part))
@@ -60,7 +60,7 @@ func runCaseChild(part string) int {
 				fmt.Fprintf(book, "cause %s %t\n", m.ID, errors.Is(context.Cause(ctx), bridge.ErrLost))
 				return ctx.Err()
 			}
-			for { // deaf to its context, until it is told to go on
+			for { // ignores its context until it is released
 				if _, err := os.Stat(os.Getenv(childLedger) + ".release"); err == nil {
 					break
 				}
@@ -82,7 +82,7 @@ func runCaseChild(part string) int {
 	return 0
 }
 
-// misbehaving starts such a worker; its book is the file it writes to.
+// misbehaving starts such a worker. book is the file that it writes to.
 func (s *stack) misbehaving(part, book string) *exec.Cmd {
 	s.t.Helper()
 	self, err := os.Executable()
@@ -106,8 +106,8 @@ func end(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// A message that kills its worker comes back as often as its attempts allow and then ends among the dead letters, with the
-// reason; it takes nothing else with it.
+// A message that kills its worker is delivered as often as its attempts allow, and then becomes a dead letter with
+// the reason. No other message is affected.
 func poisonKillsItsWorker(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.groups("g")
@@ -162,8 +162,9 @@ func poisonKillsItsWorker(t *testing.T) {
 
 var zombieMessages = []string{"heeds", "acknowledges", "fails", "buries"}
 
-// A worker process that is stopped for longer than its visibility timeout, and goes on: by then its messages belong to someone
-// else. What its handlers return then has no effect, whether success, failure or dead letter, and it is told so.
+// A worker process is stopped for longer than its visibility timeout, and continues. By then its messages belong to
+// another worker. The results of its handlers have no effect, whether success, failure or dead letter, and it is told
+// so.
 func TestWorkerStoppedPastItsVisibilityTimeoutIsTold(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -216,8 +217,8 @@ func TestWorkerStoppedPastItsVisibilityTimeoutIsTold(t *testing.T) {
 	}
 }
 
-// A bridge process that is stopped for longer than its heartbeat timeout: the others take its queues over within seconds; when it
-// goes on it finds its way back, and nothing is drained twice.
+// A bridge process is stopped for longer than its heartbeat timeout. Other bridges take over its queues within
+// seconds. It recovers when it continues, and nothing is drained twice.
 func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -248,7 +249,7 @@ func TestBridgeStoppedPastItsHeartbeatIsReplaced(t *testing.T) {
 			}
 		}
 	}
-	// drained enters every entry of every stream in the ledger: nobody reads or acknowledges here.
+	// drained records every entry of every stream in the ledger. Nobody reads or acknowledges here.
 	drained := func(want int) (latest time.Duration) {
 		t.Helper()
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) {

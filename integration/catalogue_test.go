@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// class is one way in which systems like this one are known to fail their users.
+// class is one way in which similar systems are known to fail their users.
 type class struct {
-	name  string // what happens to the user
+	name  string // the effect on the user
 	known string // where it is known from
-	rule  string // what prevents it here
+	rule  string // the rule that prevents it here
 	run   func(*testing.T)
-	held  string // tests elsewhere, "package.Test", separated by spaces
+	held  string // tests elsewhere, as "package.Test", separated by spaces
 }
 
-// TestCatalogue runs the cases of the catalogue that have one of their own; the others name the tests that hold them, and
-// TestCatalogueNamesRealTests sees to it that those exist.
+// TestCatalogue runs the classes that have a case of their own. The others name their tests, and
+// TestCatalogueNamesRealTests checks that those exist.
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	for _, c := range catalogue {
@@ -35,7 +35,7 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
-// Each class has a case or a test that exists, by its package's source; none is listed twice.
+// Each class has a case, or an existing test, and is listed once.
 func TestCatalogueNamesRealTests(t *testing.T) {
 	t.Parallel()
 	tests := map[string]bool{}
@@ -58,7 +58,7 @@ func TestCatalogueNamesRealTests(t *testing.T) {
 					strings.HasPrefix(f.Name.Name, "Fuzz")) {
 					name := strings.TrimSuffix(parsed.Name.Name, "_test")
 					if dir == "../cmd/duestream" {
-						name = "duestream" // as its directory
+						name = "duestream" // named by its directory
 					}
 					tests[name+"."+f.Name.Name] = true
 				}
@@ -84,7 +84,7 @@ func TestCatalogueNamesRealTests(t *testing.T) {
 
 const catalogueHeading = "## Known failure classes"
 
-// docs/RELIABILITY.md lists the same classes, word for word. DUESTREAM_TEST_UPDATE=1 writes its section anew.
+// docs/RELIABILITY.md lists the same classes, word for word. DUESTREAM_TEST_UPDATE=1 writes the section anew.
 func TestCatalogueIsDocumented(t *testing.T) {
 	t.Parallel()
 	const path = "../docs/RELIABILITY.md"

@@ -13,10 +13,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The wall clock of a process with a bridge, a worker and a producer jumps by hours and weeks, forward and back, many times a
-// second while it works: due times, lateness, leases and reclaims go by the server's clock and by the monotonic one, so nothing
-// changes. The process is built against a copy of Go's own package time, whose Now adds a shift to the wall part and nothing to
-// the monotonic part.
+// The wall clock of a process with a bridge, a worker and a producer jumps by hours and weeks, forward and back, many
+// times a second. Due times, lateness, leases and reclaims follow the server's clock and the monotonic clock, so
+// nothing changes. The process is built with a copy of package time whose Now shifts the wall time, but not the
+// monotonic time.
 func TestClientClockHasNoEffect(t *testing.T) {
 	t.Parallel()
 	program := shiftedProgram(t)
@@ -62,8 +62,8 @@ func TestClientClockHasNoEffect(t *testing.T) {
 	}
 }
 
-// shiftedProgram builds testdata/wallclock. The first build on a machine compiles the standard library anew and takes some
-// half a minute; Go's build cache keeps it.
+// shiftedProgram builds testdata/wallclock. The first build on a machine compiles the standard library anew, which
+// takes about half a minute; Go's build cache keeps it.
 func shiftedProgram(t *testing.T) string {
 	t.Helper()
 	root, err := exec.Command("go", "env", "GOROOT").Output()

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// serverNow is what the server's clock shows, in Unix ms.
+// serverNow returns the time of the server's clock, in Unix ms.
 func (s *stack) serverNow() int64 {
 	parts, err := s.raw("TIME").AsStrSlice()
 	if err != nil || len(parts) != 2 {
@@ -24,8 +24,8 @@ func (s *stack) serverNow() int64 {
 	return sec*1000 + usec/1000
 }
 
-// punctual is a worker that asks the server what time it is when a message arrives: entry IDs never fall, so after a step back
-// they would hide that something is early.
+// punctual runs a worker that asks for the server's time when a message arrives. Entry IDs never decrease, so after a
+// step back they would hide an early message.
 func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker {
 	s.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -47,16 +47,16 @@ func (s *stack) punctual(concurrency int, handle bridge.Handler) *bridge.Worker 
 
 func (s *stack) alive() int64 { return s.number("ZCARD", s.prefix+":bridges") }
 
-// requestsIn is how many requests a second the server takes while nothing is asked of it, over d.
+// requestsIn returns the requests per second that an idle server gets, measured for d.
 func requestsIn(m *redistest.Monitor, d time.Duration) float64 {
 	m.Reset()
-	<-time.After(d) // a rate needs time
+	<-time.After(d) // the time of the measurement
 	return float64(m.Count()) / d.Seconds()
 }
 
-// A server's clock that jumps back by an hour, while messages are scheduled, held and waited for: nothing is delivered before its
-// due time by that clock, nothing spins, the bridges stay members, what is due now is delivered now; and when the clock is put
-// right again, everything comes, and nobody's work was taken for abandoned.
+// The server's clock jumps back by an hour while messages are scheduled, held and waited for. Nothing is delivered
+// before its due time by that clock, no loop spins, the bridges stay members, and messages that are due are
+// delivered. After the clock is set right again, all messages are delivered, and no running work was reclaimed.
 func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
@@ -92,7 +92,8 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	})
 	rate := requestsIn(monitor, 4*time.Second)
 	t.Logf("an hour back: %.1f requests a second", rate)
-	// two bridges, each a heartbeat, a look and a reclaim; one worker that extends three times a second; MONITOR's clients
+	// Two bridges, each with heartbeats, surveys and reclaims; one worker that extends three times a second; clients
+	// of MONITOR.
 	if rate > 60 {
 		t.Errorf("%.1f requests a second while nothing is due: something spins", rate)
 	}
@@ -117,22 +118,23 @@ func TestServerClockJumpsBackAndForthAgain(t *testing.T) {
 	}
 }
 
-// A server's clock that jumps ahead by an hour makes everything that is pending look idle for an hour, within one round trip.
-// What is due by the new clock is delivered within seconds; what live workers hold stays theirs, because the very script that
-// reclaims compares the clock with when it last looked: an hour in which nobody looked is no idle time.
+// The server's clock jumps ahead by an hour, so all pending entries look idle for an hour within one round trip.
+// Messages that are due by the new clock are delivered within seconds. Live workers keep their entries, because the
+// reclaim script compares the clock with the time of its last check: an hour without any check does not count as idle
+// time.
 func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
 	s := newStack(t, server)
 	s.groups("g")
 	policy := quick()
-	policy.VisibilityTimeout = 3 * time.Second // more than a busy machine keeps a process waiting for its turn
+	policy.VisibilityTimeout = 3 * time.Second // longer than a busy machine stops a process
 	s.bridge(policy)
 	const n = 20
 	release := make(chan struct{})
 	var held, lost atomic.Int32
 	w := s.punctual(n, func(ctx context.Context, m *bridge.Message) error {
-		if m.Due.After(time.Now().Add(30 * time.Minute)) { // those of an hour later
+		if m.Due.After(time.Now().Add(30 * time.Minute)) { // the messages of an hour later
 			return nil
 		}
 		held.Add(1)
@@ -146,7 +148,7 @@ func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	s.schedule(n-2, "held-", within(0))
 	s.schedule(30, "hour-", func(int) time.Duration { return time.Hour })
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return held.Load() == n-2, fmt.Sprint(held.Load()) })
-	// Several steps, each at another moment between two heartbeats, and after the calm of a visibility timeout.
+	// Several steps, each at another time between two heartbeats, and after a visibility timeout without steps.
 	for step := range 4 {
 		clock.Step(time.Hour)
 		<-time.After(policy.VisibilityTimeout + time.Duration(1300+270*step)*time.Millisecond)
@@ -164,7 +166,7 @@ func TestServerClockJumpsAheadTakesNoRunningWork(t *testing.T) {
 	}
 }
 
-// What really was abandoned is still taken back after the clock was stepped: late by a visibility timeout, not never.
+// Entries that really were abandoned are reclaimed after a step of the clock, late by at most a visibility timeout.
 func TestAbandonedWorkIsTakenBackAfterAStepOfTheClock(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -time.Hour} {

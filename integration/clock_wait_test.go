@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Redis ends a blocking read by its wall clock: when that jumps back by an hour, a read that asked to wait for two seconds waits
-// for an hour and two seconds. The worker gives such a read up after a while; what arrives then must not be handed to the read
-// that nobody waits for any more.
+// Redis ends a blocking read by its wall clock. If that jumps back by an hour, a read of two seconds blocks for an
+// hour longer. The worker gives up such a read after a while. Later messages must not be lost to the read that was
+// given up.
 func TestBlockedReadsOutliveAStepBack(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)

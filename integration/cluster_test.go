@@ -22,7 +22,7 @@ type fleet struct {
 func newFleet(t testing.TB, c *redistest.ClusterNodes, n int) *fleet {
 	t.Helper()
 	f := &fleet{stack: newStack(t, c.Server()), cluster: c}
-	for { // the registry and the defaults on different servers, so that one can be away without the other
+	for { // registry and defaults on different servers, so that only one of them can be down
 		g := lua.NewGlobals(f.prefix)
 		if c.Owner(c.Slot(g.Queues)) != c.Owner(c.Slot(g.Defaults)) {
 			break
@@ -54,7 +54,7 @@ func (f *fleet) workers() {
 	}
 }
 
-// loads runs one caller for each queue.
+// loads starts one caller for each queue.
 func (f *fleet) loads(client *bridge.Client, name string) map[*stack]*load {
 	loads := map[*stack]*load{}
 	for _, s := range f.queues {
@@ -63,7 +63,7 @@ func (f *fleet) loads(client *bridge.Client, name string) map[*stack]*load {
 	return loads
 }
 
-// each does something for all loads at once.
+// each calls do for all loads concurrently.
 func each(loads map[*stack]*load, do func(s *stack, l *load)) {
 	var all sync.WaitGroup
 	for s, l := range loads {
@@ -72,7 +72,7 @@ func each(loads map[*stack]*load, do func(s *stack, l *load)) {
 	all.Wait()
 }
 
-// empty is that of a stack, with commands that go to the master of the queue and no other.
+// empty is the empty of a stack, with commands that go only to the queue's master.
 func (f *fleet) empty(s *stack) (bool, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -88,7 +88,7 @@ func (f *fleet) empty(s *stack) (bool, string) {
 	return true, ""
 }
 
-// settle waits until a queue's group has everything, and nothing of the queue is left.
+// settle waits until the queue's group has all messages, and nothing of the queue is left.
 func (f *fleet) settle(s *stack, timeout time.Duration) redistest.Result {
 	f.t.Helper()
 	redistest.Eventually(f.t, timeout, func() (bool, string) {
@@ -100,7 +100,7 @@ func (f *fleet) settle(s *stack, timeout time.Duration) redistest.Result {
 	return s.ledger.Check(f.t, "g")
 }
 
-// settled waits for all queues, and adds their ledgers up.
+// settled waits for all queues, and adds up their results.
 func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
 	f.t.Helper()
 	for _, s := range f.queues {
@@ -111,8 +111,8 @@ func (f *fleet) settled(timeout time.Duration) (sum redistest.Result) {
 	return sum
 }
 
-// G1 through a failover of a cluster: the master of a third of the queues is killed under load. What was accepted with
-// Replicated(1) is lost by nobody; the queues of the other masters go on meanwhile.
+// G1 with a failover of a cluster: the master of a third of the queues is killed under load. No message accepted with
+// Replicated(1) is lost. The queues of the other masters go on meanwhile.
 func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -127,12 +127,12 @@ func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	master.Kill()
 	killed := time.Now()
 	each(loads, func(s *stack, l *load) {
-		if f.owner(s) != nil { // a living master
+		if f.owner(s) != nil { // a live master
 			l.more(50)
 		}
 	})
 	c.Promoted(slot, master)
-	master.Start() // as a replica: until then nothing on the new master can be replicated
+	master.Start() // as a replica: before that, the new master has nothing to replicate to
 	each(loads, func(_ *stack, l *load) { l.more(50) })
 	t.Logf("all queues went on within %v", time.Since(killed).Round(time.Millisecond))
 	others := map[string]int{}
@@ -145,8 +145,8 @@ func TestG1ClusterFailoverLosesNothingReplicated(t *testing.T) {
 	t.Logf("%v; refused: %v", f.settled(40*time.Second), others)
 }
 
-// The default durability through a failover of a cluster under load: what was lost is counted. It can only be what was accepted
-// in the moments before the kill, on the master that was killed.
+// The default durability with a failover of a cluster under load: lost messages are counted. Only messages that the
+// killed master accepted in the last moments may be lost.
 func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -184,7 +184,7 @@ func TestClusterFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Logf("lost %d of %d messages that were accepted around the failover", lost, accepted)
 }
 
-// A slot with a live queue moves to another master and back, a key at a time, under load. Its queue is late, no message of it is
+// A slot with a live queue moves to another master and back, key by key, under load. Its messages are late, none is
 // lost, and the other queues, on both masters, go on at every step.
 func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -226,14 +226,14 @@ func TestG1SlotMigrationLosesNothing(t *testing.T) {
 	t.Logf("%v; of the moved queue: %v", f.settled(40*time.Second), loads[moving])
 }
 
-// One of three masters is away for longer than any timeout, and has no replica: once killed, once hanging, which nobody is told
-// of. The queues of the others are scheduled, delivered on time, reclaimed and freed meanwhile, whichever of the shared keys is
-// out of reach, and those of the lost master when it is back.
+// One of three masters is down for longer than any timeout, without a replica: once killed, and once hanging, which
+// no client is told. Meanwhile the queues of the others are scheduled, delivered in time, reclaimed and freed,
+// whichever shared key is out of reach. The queues of the lost master go on when it is back.
 func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
 		name     string
-		of       func(lua.Globals) string // which shared key goes with it
+		of       func(lua.Globals) string // the shared key on that master
 		go_, end func(*redistest.Server)
 	}{
 		{"killed", func(g lua.Globals) string { return g.Bridges }, (*redistest.Server).Kill, (*redistest.Server).Start},
@@ -262,17 +262,17 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			began := time.Now()
 			fresh := f.durably(bridge.Accepted) // a client that starts now
 			for s := range here {
-				for i := range 20 { // without an ID: one that is chosen waits until the registry says where it belongs
+				for i := range 20 { // without an ID, because a chosen ID waits until the registry can be read
 					receipt, err := fresh.Schedule(t.Context(), s.queue, []byte(fmt.Sprint("fresh-", i)))
 					if err != nil {
 						t.Fatalf("a client that starts while a master is away: %v", err)
 					}
 					s.ledger.Sent(receipt.ID, receipt.Due.UnixMilli())
 				}
-				if away.name == "hanging" { // and a worker; it needs the defaults, and those are elsewhere
+				if away.name == "hanging" { // a worker needs the defaults, which are elsewhere
 					got, kept := make(chan string, 10000), time.Second*3/2
 					s.worker("late", 1, func(ctx context.Context, m *bridge.Message) error {
-						timer := time.NewTimer(kept) // for longer than the visibility timeout: it has to be extended
+						timer := time.NewTimer(kept) // longer than the visibility timeout: it must be extended
 						defer timer.Stop()
 						kept = 0
 						select {
@@ -306,14 +306,14 @@ func TestQueuesOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	}
 }
 
-// What a dead worker held comes back also while another master is away, be it the one that bridges send their heartbeats to: each
-// queue is as calm as its own server.
+// The entries of a dead worker are reclaimed even while another master is down, and even if that one holds the
+// heartbeats: each queue depends only on its own server.
 func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
 	f := newFleet(t, c, 12)
 	policy := quick()
-	policy.VisibilityTimeout = 3 * time.Second // longer than bridges take to find a server away
+	policy.VisibilityTimeout = 3 * time.Second // longer than bridges take to notice that a server is down
 	f.bridge(policy)
 	down := c.Owner(c.Slot(lua.NewGlobals(f.prefix).Bridges))
 	var s *stack
@@ -322,7 +322,7 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 			s = one
 		}
 	}
-	// Read by one consumer after the other, none of which is seen again. What the first one held shows that the bridge knows the
+	// Consumers read it one after another, and none comes back. The first reclaim shows that the bridge knows the
 	// policy.
 	c0 := s.redis.Client
 	s.schedule(1, "m", within(0))

@@ -17,13 +17,14 @@ import (
 
 const cookbook = "docs/COOKBOOK.md"
 
-// TestCookbook replays what docs/COOKBOOK.md types in, command and redis-cli alike, each recipe in its order, all on one server
-// with one bridge. Transcripts of redis-cli are those of TestDocumentedTranscripts. In one of the command
+// TestCookbook replays the commands of docs/COOKBOOK.md, duestream and redis-cli alike: all recipes in order, on one
+// server with one bridge. Transcripts of redis-cli have the form of TestDocumentedTranscripts. In a transcript of the
+// command
 //
-//	# within 5 s        has the next line repeated until it prints what is shown
-//	$ COMMAND           is run by bash, with the duestream of this tree; what follows is all that it prints
+//	# within 5 s        repeats the next line until its output is the documented one
+//	$ COMMAND           is run by bash, with the duestream of this tree; its whole output follows
 //	$ COMMAND &         runs until the recipe ends
-//	…                   is any text, and on a line of its own any lines
+//	…                   stands for any text, and on a line of its own for any lines
 func TestCookbook(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -65,7 +66,7 @@ func TestCookbook(t *testing.T) {
 	}
 }
 
-// recipes are the headings of the document.
+// recipes returns the headings of the document.
 func recipes(t *testing.T) []fenced {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(cookbook)))
@@ -84,7 +85,8 @@ func recipes(t *testing.T) []fenced {
 	return found
 }
 
-// The Go of docs/COOKBOOK.md stands, line by line, in examples that are compiled, run, and compared with their output.
+// The Go code of docs/COOKBOOK.md occurs, line by line, in examples that are compiled, run, and compared with their
+// output.
 func TestCookbookGo(t *testing.T) {
 	t.Parallel()
 	trimmed := func(lines []string) string {
@@ -110,7 +112,7 @@ func TestCookbookGo(t *testing.T) {
 	}
 }
 
-// console runs the lines of a shell's transcript.
+// console runs the lines of a shell transcript.
 type console struct {
 	t   *testing.T
 	dir string
@@ -119,7 +121,7 @@ type console struct {
 
 func (c *console) block(b fenced) {
 	c.t.Helper()
-	for i, line := range b.lines { // as steps wants them
+	for i, line := range b.lines { // in the form that steps needs
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
 			b.lines[i] = "> " + command
 		}
@@ -134,7 +136,7 @@ func (c *console) block(b fenced) {
 		for begin := time.Now(); ; {
 			cmd := exec.Command("bash", "-c", s.command)
 			cmd.Dir, cmd.Env = c.dir, c.env
-			printed, _ := cmd.CombinedOutput() // its exit code shows in what it prints
+			printed, _ := cmd.CombinedOutput() // its exit code shows in the output
 			got := strings.Split(strings.TrimSuffix(string(printed), "\n"), "\n")
 			if len(printed) == 0 {
 				got = nil
@@ -150,7 +152,7 @@ func (c *console) block(b fenced) {
 	}
 }
 
-// sameText compares a line with one in which … is any text.
+// sameText compares a line with a pattern in which … stands for any text.
 func sameText(want, got string) bool {
 	pattern := strings.ReplaceAll(regexp.QuoteMeta(want), "…", ".*")
 	return regexp.MustCompile("^" + pattern + "$").MatchString(got)

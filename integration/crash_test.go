@@ -23,7 +23,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Variables that turn this test binary into a part of duestream in a process of its own, to be killed.
+// Variables that make this test binary a part of duestream in a process of its own, to be killed.
 const (
 	childPart   = "DUESTREAM_TEST_CHILD" // "bridge", "worker", "fated", "fixed", "keyed", "hanging", "stubborn" or "producer"
 	childURL    = "DUESTREAM_TEST_CHILD_URL"
@@ -33,7 +33,7 @@ const (
 	childLedger = "DUESTREAM_TEST_CHILD_LEDGER"
 )
 
-// runChild is a bridge, or a worker that writes each delivery to its ledger file before it acknowledges.
+// runChild runs a part. Workers write each delivery to their ledger file before they acknowledge.
 func runChild(part string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -115,7 +115,7 @@ func runChild(part string) int {
 	return 0
 }
 
-// family is a set of child processes that die and are replaced.
+// family holds child processes that die and are replaced.
 type family struct {
 	t        *testing.T
 	s        *stack
@@ -128,7 +128,7 @@ type child struct {
 	cmd         *exec.Cmd
 }
 
-// newFamily starts processes that end with the test.
+// newFamily starts processes. They end with the test.
 func newFamily(t *testing.T, s *stack, children ...child) *family {
 	t.Helper()
 	f := &family{t: t, s: s, dir: t.TempDir()}
@@ -165,8 +165,8 @@ func (f *family) kill(c *child) {
 	_ = c.cmd.Wait()
 }
 
-// G1, under kill -9: bridges, workers and the server itself die at random moments and come back; nothing accepted is lost, and
-// nothing is early. The seed is printed; set DUESTREAM_TEST_SEED to run the same again.
+// G1 under kill -9: bridges, workers and the server die at random times and come back. No accepted message is lost,
+// and none is early. The seed is printed; DUESTREAM_TEST_SEED repeats a run.
 func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	t.Parallel()
 	seed, _ := strconv.ParseUint(os.Getenv("DUESTREAM_TEST_SEED"), 10, 64)
@@ -205,7 +205,7 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 		select {
 		case <-produced:
 			producing = false
-		case <-time.After(time.Duration(50+random.IntN(400)) * time.Millisecond): // when the next one dies
+		case <-time.After(time.Duration(50+random.IntN(400)) * time.Millisecond): // time until the next kill
 		}
 		if random.IntN(8) == 0 {
 			server.Kill()
@@ -229,7 +229,7 @@ func TestG1KilledProcessesLoseNothing(t *testing.T) {
 	s.ledger.Check(t, "a", "b")
 }
 
-// audit reads what the workers wrote, from the beginning, into a fresh set of deliveries.
+// audit reads the workers' ledgers from the begin, into a new set of deliveries.
 func (f *family) audit(groups ...string) {
 	f.s.ledger.ForgetDeliveries()
 	for _, group := range groups {
@@ -251,8 +251,8 @@ func (f *family) audit(groups ...string) {
 	}
 }
 
-// A message that ends its worker's process, which is started again at once, under the same name: it was taken up by each, and
-// extended, so it was delivered for ever as attempt 1, and no crash was counted.
+// The bug: a message killed its worker, which started again under the same name at once. Each start took the entry
+// over and extended it, so the message was delivered for ever as attempt 1, and no crash was counted.
 func TestMessageThatKillsANamedWorkerEndsAsADeadLetter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

@@ -14,7 +14,7 @@ import (
 	"gopkg.in/yaml.v2"
 )
 
-// object is what these tests look at in a Kubernetes manifest.
+// object holds the tested fields of a Kubernetes manifest.
 type object struct {
 	Kind     string
 	Metadata struct{ Name string }
@@ -55,7 +55,7 @@ type object struct {
 	StringData map[string]string `yaml:"stringData"`
 }
 
-// The manifest parses, its parts name each other, and it runs the image as the Dockerfile makes it.
+// The manifest parses, its parts refer to each other, and it runs the image as the Dockerfile builds it.
 func TestKubernetesManifest(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../deploy/kubernetes.yaml")
@@ -116,7 +116,7 @@ func TestKubernetesManifest(t *testing.T) {
 	}
 }
 
-// systemd finds nothing wrong with the unit, where it is installed.
+// systemd finds no fault in the unit, if systemd-analyze is installed.
 func TestSystemdUnit(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../deploy/duestream.service")
@@ -141,12 +141,12 @@ func TestSystemdUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	unit := filepath.Join(t.TempDir(), "duestream.service")
-	text = bytes.ReplaceAll(text, []byte(binary), []byte(self)) // one that is there
+	text = bytes.ReplaceAll(text, []byte(binary), []byte(self)) // a path that exists
 	if err := os.WriteFile(unit, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.CommandContext(t.Context(), "systemd-analyze", "verify", "--man=no", unit).CombinedOutput()
-	for line := range strings.Lines(string(out)) { // it speaks of other units of this machine as well
+	for line := range strings.Lines(string(out)) { // it also reports other units of this machine
 		if strings.Contains(line, "duestream") {
 			t.Error(strings.TrimSpace(line))
 		}

@@ -19,16 +19,16 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// TestDocumentedTranscripts replays every ```redis-cli block of the documents with the real redis-cli, each document in order on
-// a server of its own, with one bridge. A block is one connection. In it,
+// TestDocumentedTranscripts replays every ```redis-cli block of the documents with the real redis-cli. Each document
+// has its own server, with one bridge, and its blocks are replayed in order. A block is one connection. In a block:
 //
-//	# within 5 s        has the next command repeated until the reply is as shown
-//	# in any order      lets the fields of the next reply come in any order
-//	> COMMAND           is typed in; what follows is the reply, without --raw
-//	<due = now + 2 s>   in a command is computed; <due> stands for it from then on
-//	<entry-1>           in a reply is an entry ID, the same wherever it appears; in a command it stands for it
-//	<ms>, <n>, <text>   in a reply are any time, any number, any text
-//	…                   in a reply is any number of lines
+//	# within 5 s        repeats the next command until the reply is as shown
+//	# in any order      allows the fields of the next reply in any order
+//	> COMMAND           is typed in; the following lines are the reply, without --raw
+//	<due = now + 2 s>   in a command is computed; after that, <due> has this value
+//	<entry-1>           in a reply matches an entry ID, always the same one; in a command it is replaced by that ID
+//	<ms>, <n>, <text>   in a reply match any time, any number, any text
+//	…                   in a reply matches any number of lines
 func TestDocumentedTranscripts(t *testing.T) {
 	for document, least := range map[string]int{"README.md": 1, "docs/PROTOCOL.md": 8, "docs/OPERATIONS.md": 20} {
 		t.Run(filepath.Base(document), func(t *testing.T) {
@@ -61,7 +61,7 @@ func runDefaultBridge(t *testing.T, server *redistest.Server) {
 	s.run("bridge", b.Run)
 }
 
-// The Go of README.md compiles, and does what its comments say.
+// The Go code of README.md compiles, and does what its comments say.
 func TestREADMEProgram(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -111,8 +111,8 @@ func readme() error {
 	return err
 }
 `
-	// The program is laid over the module, so that it is built with the module's own dependencies, and nothing is written into
-	// it.
+	// The program is added to the module with an overlay. So it is built with the module's own dependencies, and no
+	// file is written into the module.
 	dir := t.TempDir()
 	file, overlay := filepath.Join(dir, "main.go"), filepath.Join(dir, "overlay.json")
 	at, err := filepath.Abs("readmeprogram/main.go")
@@ -134,7 +134,7 @@ func readme() error {
 	}
 }
 
-// README.md's table of settings is the one that the program has.
+// README.md's table of settings matches the program's help text.
 func TestREADMESettings(t *testing.T) {
 	t.Parallel()
 	duestream := build(t)
@@ -160,7 +160,7 @@ func TestREADMESettings(t *testing.T) {
 	}
 }
 
-// exportTo runs an export into a file.
+// exportTo runs an export and writes its output to a file.
 func exportTo(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	out, err := cmd.Output()
@@ -174,7 +174,7 @@ func exportTo(t *testing.T, cmd *exec.Cmd) string {
 	return name
 }
 
-// The users of docs/OPERATIONS.md can do their jobs, and nothing of it is denied.
+// The users of docs/OPERATIONS.md can do their jobs, and no command that they need is denied.
 func TestDocumentedUsers(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -270,7 +270,7 @@ func TestDocumentedUsers(t *testing.T) {
 		"HSET "+queue+"payload m x", "HDEL "+queue+"meta m", "ZADD "+queue+"due 5 m",
 		"XADD "+queue+"wake MAXLEN 1 * due_ms 5", "EXEC", "MULTI", "ZREM "+queue+"due n", "HDEL "+queue+"payload n",
 		"ZREM "+queue+"seen n", "EXEC", "ZSCORE "+queue+"due n")
-	// read and given up, so that it is reclaimed
+	// This message is read and then abandoned, so that it is reclaimed.
 	typeIn(worker, "HMGET "+queue+"policy visibility_ms", "HGET duestream:defaults visibility_ms",
 		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >", "XCLAIM "+queue+"stream g c 0 1-1 JUSTID",
 		"XREADGROUP GROUP g c COUNT 1 BLOCK 20000 STREAMS "+queue+"stream >")
@@ -291,7 +291,7 @@ func TestDocumentedUsers(t *testing.T) {
 			t.Errorf("duestream %v: exit code %d\n%s", args, cmd.ProcessState.ExitCode(), out)
 		}
 	}
-	// the message nobody acknowledged is dead, the stream is free again
+	// The message that nobody acknowledged becomes a dead letter, and the stream becomes empty.
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		dead, _ := admin.Do(ctx, admin.B().Xlen().Key(queue+"dead").Build()).AsInt64()
 		left, _ := admin.Do(ctx, admin.B().Xlen().Key("duestream:{emails}:stream").Build()).AsInt64()
@@ -332,11 +332,11 @@ func TestDocumentedUsers(t *testing.T) {
 		object, who := entry["object"], entry["username"]
 		what, _ := object.ToString()
 		name, _ := who.ToString()
-		// which the doctor does without
+		// The doctor can work without these.
 		if what == "config|get" && (name == "operator" || name == "doctor") || what == "function|list" && name == "doctor" {
 			continue
 		}
-		// introductions, and help texts for redis-cli
+		// These are the greeting of a client, and help texts for redis-cli.
 		if !strings.HasPrefix(what, "client|") && !strings.HasPrefix(what, "command") {
 			t.Errorf("%s was denied %s", name, what)
 		}

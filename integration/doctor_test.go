@@ -18,11 +18,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// soundServer are the arguments of a server that the doctor has nothing to say of.
+// soundServer holds server arguments without any finding of the doctor.
 var soundServer = []string{"--appendonly", "yes", "--maxmemory", "1gb"}
 
-// A system at work has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned, in one
-// partition and in several, with two groups, and while bridges and workers come and go.
+// A running system has no findings: while messages are scheduled, delivered, cancelled, fail, die and are abandoned,
+// in one partition and in several, with two groups, and while bridges and workers start and stop.
 func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	t.Parallel()
 	const runs, least, atOnce = 20, 15 * time.Second, 2
@@ -54,8 +54,8 @@ func TestDoctorFindsNothingInASystemThatWorks(t *testing.T) {
 	}
 }
 
-// While the system works, everything that can be repaired is planted in it, and repaired: nothing is lost or early, and nothing
-// of it is found afterwards.
+// Every repairable fault is planted in a running system, and repaired. No message is lost or early, and no fault is
+// found afterwards.
 func TestDoctorRepairsUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, soundServer...))
@@ -111,13 +111,13 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 		}
 		return len(left) == 0, fmt.Sprint(left)
 	})
-	for _, code := range []string{"D208", "D302", "D305", "D409"} { // which no bridge mends so soon
+	for _, code := range []string{"D208", "D302", "D305", "D409"} { // no bridge repairs these so soon
 		if !mended[code] {
 			t.Errorf("%s was not repaired: %v", code, mended)
 		}
 	}
 	counts, err := admin.New(s.redis, s.prefix).Partitions(t.Context(), s.queue)
-	if err != nil || counts.Latest() != 2 { // what lay in a partition that nobody grew was moved, and made none
+	if err != nil || counts.Latest() != 2 { // only the unregistered partition was emptied
 		t.Errorf("%v: %v", counts, err)
 	}
 	before := l.sent.Load()
@@ -126,7 +126,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 	l.ended(2)
 }
 
-// On a cluster, where the keys of a queue, the registry and the heartbeats are on different servers.
+// On a cluster, the keys of a queue, the registry and the heartbeats are on different servers.
 func TestDoctorOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, soundServer...)
@@ -138,7 +138,7 @@ func TestDoctorOnACluster(t *testing.T) {
 			t.Fatalf("%q: %v", args, err)
 		}
 	}
-	for i := range 8 { // a group has a consumer, as it has with a worker
+	for i := range 8 { // every group has a consumer, as with a worker
 		do("XGROUP", "CREATECONSUMER", p.keysOf(i).Stream, "g", "c")
 	}
 	p.schedule(100, "m", func(int) time.Duration { return time.Hour })
@@ -176,7 +176,7 @@ func TestDoctorOnACluster(t *testing.T) {
 	found("D307")
 }
 
-// Behind Sentinel the master is looked at, and that its replicas follow.
+// Behind Sentinel, the doctor examines the master, and checks that its replicas follow.
 func TestDoctorBehindSentinel(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{Args: soundServer})
@@ -199,7 +199,7 @@ func TestDoctorBehindSentinel(t *testing.T) {
 	s.settled(20*time.Second, "ours")
 }
 
-// A user who may not write anything examines; the operator repairs. On every server.
+// On every server, a user without write permission can examine, and the operator can repair.
 func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -227,7 +227,7 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 			}
 			var list []string
 			for _, f := range report.Findings {
-				if !strings.HasPrefix(f.Code, "D1") { // what a shared server's settings are worth
+				if !strings.HasPrefix(f.Code, "D1") { // settings of a shared server
 					list = append(list, f.Code)
 				}
 			}
@@ -237,7 +237,7 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 		report, codes := examine()
 		untold := ""
 		for _, f := range report.Findings {
-			if f.Code == "D114" { // what it may not look at
+			if f.Code == "D114" { // what it is not allowed to examine
 				untold += fmt.Sprintf("%+v\n", f)
 			}
 		}
@@ -258,8 +258,8 @@ func TestDoctorNeedsNoMoreThanItsUser(t *testing.T) {
 	})
 }
 
-// examine is doctor.Examine without its notes on policies that give up early, and on messages that became dead letters just now:
-// tests do both on purpose.
+// examine runs doctor.Examine without the notes on policies that give up early and on new dead letters: tests cause
+// both on purpose.
 func examine(ctx context.Context, cfg doctor.Config) (doctor.Report, error) {
 	report, err := doctor.Examine(ctx, cfg)
 	report.Findings = slices.DeleteFunc(report.Findings, func(f doctor.Finding) bool {

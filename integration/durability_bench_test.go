@@ -12,14 +12,14 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// BenchmarkDurability reports what each level costs: messages a second with one caller and with 256, and how many times as long
-// one takes as with Accepted on the same server in the same run. Run it with -benchtime 1x.
+// BenchmarkDurability reports the cost of each level: messages a second with one caller and with 256, and the
+// slowdown against Accepted on the same server in the same run. Run it with -benchtime 1x.
 func BenchmarkDurability(b *testing.B) {
 	levels := []struct {
 		name   string
 		server func() *redistest.Server
 		level  bridge.Durability
-		calls  int // of one caller
+		calls  int // calls of a single caller
 	}{
 		{"replicated=1, one replica on the same machine", withReplica(b), bridge.Replicated(1), 1000},
 		{"fsynced, appendfsync everysec", withDisk(b, "everysec"), bridge.Fsynced, 5},
@@ -73,7 +73,7 @@ func withDisk(b *testing.B, appendfsync string) func() *redistest.Server {
 	}
 }
 
-// rate returns how many messages a second so many callers schedule, each so many one after the other.
+// rate returns how many messages a second the callers schedule, with each calls one after another per caller.
 func rate(b *testing.B, s *stack, c *bridge.Client, callers, each int) float64 {
 	payload := make([]byte, 256)
 	begin := time.Now()

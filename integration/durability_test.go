@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// clientWith returns a client of its own durability on the stack's server.
+// clientWith returns a client of the stack's server with a durability of its own.
 func (s *stack) clientWith(d bridge.Durability) (*bridge.Client, error) {
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, Logger: s.log, Durability: d})
 	if err == nil {
@@ -32,7 +32,7 @@ func (s *stack) mustClientWith(d bridge.Durability) *bridge.Client {
 	return c
 }
 
-// scheduled sends n messages for tomorrow, at the same time, and returns what each call answered.
+// scheduled schedules n messages for tomorrow concurrently, and returns the error of each call.
 func (s *stack) scheduled(c *bridge.Client, id string, n int) (errs []error) {
 	errs = make([]error, n)
 	var calls sync.WaitGroup
@@ -52,7 +52,7 @@ func (s *stack) mustSchedule(c *bridge.Client, id string, n int) {
 	}
 }
 
-// there counts those of the n messages that are scheduled on the server at the stack's connection.
+// there counts how many of the n messages are scheduled on the stack's server.
 func (s *stack) there(id string, n int) (found int) {
 	s.t.Helper()
 	for i := range n {
@@ -63,15 +63,15 @@ func (s *stack) there(id string, n int) (found int) {
 	return found
 }
 
-// A power failure takes what the append-only file had not on disk: of messages that were only accepted, all since the last
-// second. Fsynced ones are there. A server that would confirm what is not on disk yet is refused: it must write each time
-// (appendfsync always).
+// A power failure loses what the append-only file had not on disk: of accepted messages, all since the last second.
+// Fsynced messages survive. A server that would confirm before the data is on disk is refused, unless it writes each
+// time (appendfsync always).
 func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	t.Parallel()
 	ran := 0
 	for _, image := range redistest.Images() {
 		if image == "redis:7.0" {
-			continue // does not know WAITAOF: see TestDurabilityThatTheServerCannotGiveIsRefused
+			continue // without WAITAOF: see TestDurabilityThatTheServerCannotGiveIsRefused
 		}
 		server, ok := redistest.OwnOn(t, image, "--appendfsync", "everysec")
 		if !ok {
@@ -92,9 +92,9 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 			impatient.Timeout = 50 * time.Millisecond
 			fsynced, late := s.mustClientWith(bridge.Fsynced), s.mustClientWith(impatient)
 			s.mustSchedule(fsynced, "kept", 50)
-			// finds that the server can wait, whether or not its disk is quick enough now
+			// Learns that the server can wait, even if its disk is too slow now.
 			_ = s.scheduled(late, "first", 1)
-			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing is brought to disk
+			s.raw("CONFIG", "SET", "appendfsync", "no") // from here on nothing reaches the disk
 			s.mustSchedule(s.client, "accepted", 50)
 
 			err := s.scheduled(late, "late", 1)[0]
@@ -127,14 +127,14 @@ func TestFsyncedSurvivesAPowerFailure(t *testing.T) {
 	}
 }
 
-// The master dies before its replica has received what it accepted. What was replicated is there, also when the server had
-// forgotten the script, so that the write took two requests.
+// The master dies before its replica has received the latest writes. Replicated messages survive, even if the server
+// had forgotten the script and the write took two requests.
 func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	t.Parallel()
 	master, replica := redistest.Own(t), redistest.Own(t)
 	s, other := newStack(t, master), newStack(t, replica)
 	other.prefix, other.queue = s.prefix, s.queue
-	link := master.Proxy(t) // what a paused replica had in its socket it would still read
+	link := master.Proxy(t) // a paused replica would still read the data in its socket
 	host, port, err := net.SplitHostPort(link.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 	waiting := make(chan []error, 1)
 	go func() { waiting <- s.scheduled(replicated, "kept", 200) }()
-	// the others wait for it
+	// The other calls wait for this commit.
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) { return s.there("kept", 200) > 0, "no commit stored" })
 	select {
 	case errs := <-waiting:
@@ -199,12 +199,12 @@ func TestReplicatedSurvivesTheLossOfTheMaster(t *testing.T) {
 	}
 }
 
-// A level that the server cannot give has every call refused before anything is sent, and the error says why. One that it cannot
-// give now is an error of the call, which is done.
+// A level that the server cannot provide refuses every call before anything is sent, and the error says why. A level
+// that it cannot provide at the moment is an error of the call, which is executed.
 func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		s := newStack(t, server) // without an append-only file; Redis 7.0 does not even know the command
+		s := newStack(t, server) // no append-only file; Redis 7.0 has no WAITAOF at all
 		s.mustSchedule(s.client, "stays", 1)
 		fsynced := s.mustClientWith(bridge.Fsynced)
 		_, moved := fsynced.Reschedule(t.Context(), s.queue, "stays0", bridge.In(time.Minute))
@@ -242,7 +242,7 @@ func TestDurabilityThatTheServerCannotGiveIsRefused(t *testing.T) {
 	})
 }
 
-// Calls made at the same time wait together: there are as many WAITs as commits.
+// Concurrent calls wait together: there are as many WAITs as commits.
 func TestDurabilityIsPaidOncePerCommit(t *testing.T) {
 	t.Parallel()
 	master := redistest.Own(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Every example runs, producer and worker of each language, against the same bridge.
+// Every example runs, producer and worker of each language, with the same bridge.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -87,7 +87,7 @@ func TestExamples(t *testing.T) {
 				}
 				return true, ""
 			})
-			if e.name == "shell" { // its command fails every first attempt, so each payload was there twice
+			if e.name == "shell" { // its command fails every first attempt, so each payload comes twice
 				text, err := os.ReadFile(out)
 				if err != nil {
 					t.Fatal(err)
@@ -112,7 +112,7 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// filled returns arguments with placeholders replaced.
+// filled returns arguments with their placeholders replaced.
 func filled(args []string, oldnew ...string) []string {
 	replace := strings.NewReplacer(oldnew...)
 	out := make([]string, len(args))
@@ -122,7 +122,7 @@ func filled(args []string, oldnew ...string) []string {
 	return out
 }
 
-// lockedBuffer is written to by a child while a test reads it.
+// lockedBuffer is written by a child process while a test reads it.
 type lockedBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

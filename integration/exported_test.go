@@ -15,8 +15,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What is imported is cancelled, moved and expired like any other message: what was scheduled, waited for its next
-// attempt, was snoozed, ready, or held, and what waits for its key.
+// Imported messages can be cancelled, moved and expired like any others: scheduled ones, retries, snoozed, ready and
+// held ones, and those that wait for their key.
 func TestWhatIsImportedIsChangedLikeAnyOther(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -115,8 +115,8 @@ func TestWhatIsImportedIsChangedLikeAnyOther(t *testing.T) {
 	}
 }
 
-// A recurrence has no expiry. An occurrence that an operator expires is a dead letter, and done: the next ones come,
-// also where occurrences must not overlap, and none comes twice.
+// A recurrence has no expiry. An occurrence that an operator expires becomes a dead letter, and counts as done. The
+// next occurrences come, even with overlap skip, and none comes twice.
 func TestAnOccurrenceThatExpiresIsDone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))

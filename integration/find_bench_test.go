@@ -24,11 +24,11 @@ const (
 	findLooks     = 15
 )
 
-// BenchmarkFind measures how long a look for one message takes in a queue with 1,000,000 scheduled and 100,000 ready messages of
-// 256 bytes, whose entries have five fields: the median and the least of 15 looks in milliseconds, for each place where it can
-// be; and after how long the place was told, while the look went on for others ("seen"). The floor is what the server needs to
-// send all entries with one XRANGE to a client that throws them away, measured in turn with the looks. Once more with a header on
-// each scheduled message. Run it with -benchtime 1x on a quiet machine.
+// BenchmarkFind measures how long Find takes for one message in a queue with 1,000,000 scheduled and 100,000 ready
+// messages of 256 bytes, whose entries have five fields. It reports the median and the minimum of 15 searches in
+// milliseconds, for each place of the message, and the time until the place was reported, while the search went on
+// ("seen"). The floor is one XRANGE of all entries by a client that discards them, measured in turns with the
+// searches. A second run has a header on each scheduled message. Run it with -benchtime 1x on a quiet machine.
 func BenchmarkFind(b *testing.B) {
 	for _, headers := range []bool{false, true} {
 		name := "plain"
@@ -46,7 +46,8 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// fillForFind makes a million messages scheduled, and ready ones; of those in the middle one is held, one retrying and one dead.
+// fillForFind schedules a million messages, and adds ready ones. One in the middle is held, one retrying and one
+// dead.
 func (s *stack) fillForFind(headers bool) {
 	s.t.Helper()
 	payload := []byte(strings.Repeat("payload-", 32))
@@ -140,7 +141,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 	}
 }
 
-// readAllEntries has the server send the whole stream with one command, and drops it.
+// readAllEntries reads the whole stream with one command, and discards it.
 func (s *stack) readAllEntries(b *testing.B) {
 	b.Helper()
 	conn, err := net.Dial("tcp", s.server.Addr())

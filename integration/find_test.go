@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A queue of eight partitions on a cluster of three: messages are found in every state on whatever node they are, and what
-// operators look at single messages with sees all partitions.
+// A queue has eight partitions on a cluster of three masters. Messages are found in every state on every node, and
+// all calls of operators about single messages see all partitions.
 func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)
@@ -30,7 +30,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	const n = 24
 	hold := make(chan struct{})
 	held := make(chan string, n)
-	s.worker("g", 2*n, func(ctx context.Context, m *bridge.Message) error { // n of them are held for good
+	s.worker("g", 2*n, func(ctx context.Context, m *bridge.Message) error { // n of them are held to the end
 		switch {
 		case strings.HasPrefix(m.ID, "retrying"):
 			return errors.New("once more")
@@ -122,7 +122,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	})
 }
 
-// The documented operator may use all of them.
+// The documented operator has the rights for all of these calls.
 func TestTheOperatorMayLookAtMessages(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -155,8 +155,8 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 	})
 }
 
-// Find opens connections of its own: over TLS and for a user with a password as Dial did, on a server without RESP3, and on the
-// one inside a process.
+// Find opens connections of its own, as Dial did: over TLS, for a user with a password, on a server without RESP3,
+// and on the one inside a process.
 func TestFindConnectsAsDialDid(t *testing.T) {
 	t.Parallel()
 	secure := redistest.TLS(t, redistest.NewAuthority(t))

@@ -13,10 +13,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The law of a release rate, by the IDs of the entries: in no second do more messages become ready than the rate and the burst
-// say, in some second about as many as the rate, over the whole no more, and after each kill some, while the bridges are killed
-// in turns.
-// DUESTREAM_TEST_FULL=1: for 30 s, and no fewer than the rate says, which a busy machine cannot promise.
+// A release rate holds, by the IDs of the entries, while the bridges are killed in turns: no second has more messages
+// than rate and burst, some second has about the rate, the whole has no more, and messages become ready after each
+// kill. DUESTREAM_TEST_FULL=1 runs for 30 s, and also requires the full rate, which a busy machine cannot promise.
 func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	t.Parallel()
 	const rate, burst = 500, 50
@@ -56,7 +55,7 @@ func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 		f.start(c)
 		kills++
 		before := s.number("XLEN", s.keys().Stream)
-		<-time.After(2 * time.Second) // when the other one dies
+		<-time.After(2 * time.Second) // until the next kill
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 			n := s.number("XLEN", s.keys().Stream)
 			return n > before, fmt.Sprint("ready after the kill: ", n-before)

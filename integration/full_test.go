@@ -12,8 +12,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G9: a full Redis still drains. At maxmemory scheduling is refused with ErrFull, whole; everything scheduled before is
-// delivered, retried, acknowledged and freed; bridges keep their queues, a new one may join; a lost group is created again.
+// G9: a full Redis still drains. At maxmemory, a call to schedule is refused as a whole with ErrFull. Messages
+// scheduled before are delivered, retried, acknowledged and freed. Bridges keep their queues, a new bridge can join,
+// and a lost group is created again.
 func TestG9FullRedisStillDrains(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--maxmemory-policy", "noeviction")
@@ -28,7 +29,7 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 	}
 	s.send(batch)
 
-	// Full from here on: the limit is put below what is in use.
+	// The server is full from here on: the limit is below the used memory.
 	used := s.number("MEMORY", "USAGE", s.keys().Payload)
 	if used < 1<<20 {
 		t.Fatalf("payloads take %d bytes: this run proves nothing", used)
@@ -63,7 +64,7 @@ func TestG9FullRedisStillDrains(t *testing.T) {
 		}
 		return nil
 	})
-	s.bridge(quick()) // joins while full
+	s.bridge(quick()) // joins while the server is full
 	s.settled(60*time.Second, "g")
 	if live := s.number("ZCARD", s.prefix+":bridges"); live != 2 {
 		t.Errorf("%d bridges live", live)

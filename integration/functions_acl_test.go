@@ -11,8 +11,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Users of functions have what docs/OPERATIONS.md gives a producer or a worker, with +fcall in place of +evalsha and +eval: that
-// is enough for every function of theirs, and for nothing that changes functions. An operator may do all of it.
+// A user of functions has the documented rights of a producer or worker (docs/OPERATIONS.md), with +fcall instead of
+// +evalsha and +eval. These suffice for all functions of that role, and do not allow changing functions. An operator
+// may do both.
 func TestUsersOfFunctions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

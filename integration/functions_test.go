@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// fcall calls a function on the stack's queue: its keys are those that bridge.Functions lists.
+// fcall calls a function on the stack's queue, with the keys that admin.Functions lists.
 func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 	k := s.keys()
 	named := map[string]string{"due": k.Due, "payload": k.Payload, "meta": k.Meta, "stream": k.Stream, "dead": k.Dead,
@@ -45,7 +45,7 @@ func (s *stack) loadFunctions() []admin.Library {
 	return rows
 }
 
-// fcallProducer registers the queue, schedules n messages of each kind, and repeats every call as one does whose reply was lost.
+// fcallProducer registers the queue, schedules n messages of each kind, and repeats every call as after a lost reply.
 func (s *stack) fcallProducer(name string, n int, kinds ...string) {
 	s.t.Helper()
 	g := lua.NewGlobals(s.prefix)
@@ -80,15 +80,15 @@ func (s *stack) fcallProducer(name string, n int, kinds ...string) {
 	}
 }
 
-// fcallWorker works as a client in another language does: it reads by XREADGROUP, and does all else by functions. A message's
-// kind, the beginning of its ID, says what becomes of its first delivery.
+// fcallWorker works like a client in another language: it reads by XREADGROUP, and does everything else by functions.
+// The kind of a message, the beginning of its ID, tells the result of its first delivery.
 func (s *stack) fcallWorker(group string) {
 	k := s.keys()
 	handle := func(id string, fields map[string]string) error {
 		due, _ := strconv.ParseInt(fields["due_ms"], 10, 64)
 		s.ledger.Delivered(group, fields["id"], lua.EntryTime(id).UnixMilli(), due)
 		kind, _, _ := strings.Cut(fields["id"], "-")
-		if fields["for"] != "" { // it was tried before
+		if fields["for"] != "" { // a retry
 			kind = "done"
 		}
 		want := int64(1)
@@ -108,7 +108,7 @@ func (s *stack) fcallWorker(group string) {
 				got, err = s.fcall("ack", group, id, fields["id"])
 			}
 		}
-		if err == nil && got[0] != want && got[0] != 0 { // 0: it was taken away meanwhile, and comes again
+		if err == nil && got[0] != want && got[0] != 0 { // 0: it was reclaimed meanwhile, and is delivered again
 			return fmt.Errorf("%s of %s: %v", kind, fields["id"], got)
 		}
 		return err
@@ -121,7 +121,7 @@ func (s *stack) fcallWorker(group string) {
 				"c").Count(10).Block(500).Streams().Key(k.Stream).Id(">").Build()).AsXRead()
 			cancel()
 			if err != nil {
-				continue // nothing to read, or the server is away
+				continue // nothing to read, or the server is down
 			}
 			for _, e := range read[k.Stream] {
 				if err := handle(e.ID, e.FieldValues); err != nil && !lua.Temporary(lua.Classify("FCALL", err)) {
@@ -133,7 +133,7 @@ func (s *stack) fcallWorker(group string) {
 	})
 }
 
-// redriveAll redrives dead letters by the function, until there were n.
+// redriveAll redrives n dead letters by the function.
 func (s *stack) redriveAll(n int) {
 	s.t.Helper()
 	for redriven := 0; redriven < n; {
@@ -156,8 +156,8 @@ func (s *stack) redriveAll(n int) {
 	}
 }
 
-// Clients that use nothing but functions, XREADGROUP and a bridge: every message is delivered, retried, dead-lettered, redriven
-// and released as they ask, and nothing is left.
+// Clients use only functions, XREADGROUP and a bridge. Every message is delivered, retried, dead-lettered, redriven
+// and released as they request, and nothing is left.
 func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -175,8 +175,8 @@ func TestG1ClientsOfFunctionsLoseNothing(t *testing.T) {
 	})
 }
 
-// On a cluster every master gets the library, and its replica from it: after a failover functions go on without anyone loading
-// them.
+// On a cluster, every master gets the library, and its replica gets it from the master. After a failover, functions
+// work without another load.
 func TestG1FunctionsOnACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)
@@ -195,7 +195,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	did("loaded", "loaded", "loaded")
 	did("", "", "")
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-		r, err := bridge.Dial(t.Context(), f.server.URL()) // who connects sees those replicas that are in sync by then
+		r, err := bridge.Dial(t.Context(), f.server.URL()) // a new connection sees the replicas in sync by then
 		if err != nil {
 			return false, err.Error()
 		}
@@ -209,7 +209,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 		return current == 6 && len(rows) == 6, fmt.Sprintf("%+v", rows)
 	})
 
-	// A library of somebody else on one master: nothing is changed on any.
+	// One master has a foreign library: no server is changed.
 	masters := c.Servers[:3]
 	masters[0].Do(t, "FUNCTION", "FLUSH")
 	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE",
@@ -246,7 +246,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	c.InSync(master)
 	master.Kill()
 	c.Promoted(slot, master)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the client follows
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // until the client follows
 		_, err := f.queues[0].fcall("cancel", "nothing")
 		return err == nil, fmt.Sprint(err)
 	})
@@ -254,7 +254,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	t.Logf("%v", f.settled(40*time.Second))
 }
 
-// The library is saved with the data, in either form, and a flush leaves it.
+// The library is persisted with the data, in both forms, and survives a flush.
 func TestFunctionsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"AOF": {"--appendonly", "yes"}, "RDB": {"--save", "3600 1"}} {

@@ -16,13 +16,13 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// asker asks a gateway.
+// asker is a client of a gateway.
 type asker struct {
 	t           *testing.T
 	base, token string
 }
 
-// ask sends a request, whose status must be this one, and returns the answer.
+// ask sends a request that must get this status, and returns the body.
 func (a *asker) ask(status int, method, path, body string) string {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(a.t.Context(), method, a.base+"/v1"+path, strings.NewReader(body))
@@ -38,7 +38,7 @@ func (a *asker) ask(status int, method, path, body string) string {
 		a.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if path == "/events/stats" { // it has no end
+	if path == "/events/stats" { // endless
 		return ""
 	}
 	text, err := io.ReadAll(res.Body)
@@ -62,7 +62,7 @@ func (a *asker) takes(count int) (tokens []any) {
 	return tokens
 }
 
-// The user that docs/OPERATIONS.md gives a gateway is enough for everything that can be asked of one, on every server, and for
+// The documented user of a gateway (docs/OPERATIONS.md) has the rights for every request, on every server, and for
 // the first token.
 func TestADocumentedGatewayDoesItsWork(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestADocumentedGatewayDoesItsWork(t *testing.T) {
 {"id":"e","headers":{"x":"y"}}
 {"id":"f"}
 `)
-		queuetest.EventuallyRegistered(t, users.admin, users.prefix, "q", "1") // a client may do so when it has answered
+		queuetest.EventuallyRegistered(t, users.admin, users.prefix, "q", "1") // a client may register after its answer
 		list := a.takes(6)
 		settled := a.ask(ok, "POST", "/settlements", fmt.Sprintf(`[{"token":%q},
 			{"token":%q,"outcome":"retry","in_ms":3600000,"error":"no"},

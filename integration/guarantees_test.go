@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// G1: nothing accepted is lost. Two groups, two bridges of which one goes away and comes back, handlers that fail, a worker that
-// stops in the middle; every message that was accepted reaches both groups.
+// G1: no accepted message is lost. With two groups, two bridges of which one stops and returns, failing handlers and
+// a worker that stops in between, every accepted message reaches both groups.
 func TestG1NothingAcceptedIsLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -44,7 +44,8 @@ func TestG1NothingAcceptedIsLost(t *testing.T) {
 	})
 }
 
-// G1, with a cancelled half: a cancelled message is never delivered, and one that Cancel called not scheduled is.
+// G1 with cancels: a cancelled message is never delivered, and one whose Cancel returned ErrNotScheduled is
+// delivered.
 func TestG1CancelAnswersDefinitely(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -81,7 +82,8 @@ func TestG1CancelAnswersDefinitely(t *testing.T) {
 	})
 }
 
-// G2: never early, by the server's clock, for relative and absolute times, and fractions written by others.
+// G2: no message is early, by the server's clock, for relative and absolute times, and for fractions written by
+// others.
 func TestG2NeverEarly(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
@@ -105,8 +107,9 @@ func TestG2NeverEarly(t *testing.T) {
 	})
 }
 
-// G3: one owner. Handlers that outlive their visibility timeout without extending (the server is told that they are idle) race
-// with the reclaimer; each delivery is settled by exactly one side, so attempts form one chain per message.
+// G3: a delivery has one owner. Handlers exceed their visibility timeout without extending (the server is told that
+// they are idle), in a race with the reclaimer. Each delivery is settled by exactly one side, so the attempts of a
+// message form one chain.
 func TestG3OneOwnerOfADelivery(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
@@ -157,8 +160,8 @@ func drainUntilIdle(t *testing.T, s *stack) {
 	})
 }
 
-// raceForEntries lets an acknowledgement, a failure and a reclaim go for the same entries at once, and counts how many exits took
-// effect.
+// raceForEntries runs an acknowledgement, a failure and a reclaim for the same entries concurrently, and returns how
+// many had an effect.
 func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	attempts := lua.Attempts{Max: 3, Delays: []time.Duration{time.Millisecond}}
 	held := make([]lua.Held, len(entries))
@@ -204,8 +207,8 @@ func raceForEntries(t *testing.T, s *stack, round int, entries []entry) int {
 	return int(settled.Load())
 }
 
-// G4: groups are independent. Two of three groups always fail; the third sees each message exactly once, there is exactly one
-// dead letter per message and failing group, and the number of entries ever added is linear in the attempts.
+// G4: groups are independent. Two of three groups always fail. The third gets each message exactly once, each failing
+// group gets exactly one dead letter per message, and the number of entries is linear in the attempts.
 func TestG4GroupsAreIndependent(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -268,8 +271,8 @@ func entriesEverAdded(t *testing.T, s *stack) int64 {
 	return added
 }
 
-// G5: nothing is dropped silently. What is malformed, expired or lost its body is a dead letter with its bytes, once; the rest
-// flows.
+// G5: nothing is dropped silently. A message that is malformed, expired or without its body becomes one dead letter
+// with its bytes. All others are delivered.
 func TestG5NothingIsDroppedSilently(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// hungWorker runs a worker whose handler takes each delivery, says when it began, and then waits for its outcome.
+// hungWorker runs a worker whose handler reports each begin, and then waits for its outcome.
 func (s *stack) hungWorker(group string) (began chan time.Time, outcome chan error) {
 	s.t.Helper()
 	began, outcome = make(chan time.Time, 10), make(chan error)
@@ -31,15 +31,15 @@ func (s *stack) hungWorker(group string) (began chan time.Time, outcome chan err
 	return began, outcome
 }
 
-// A worker whose handler hangs extends its delivery for ever. Every look said that it was held since the last extension, or since
-// the message became ready; none said when it was delivered.
+// The bug: a worker with a hanging handler extends its delivery for ever. All commands showed the time since the last
+// extend, or since the message became ready, but none the time of the delivery.
 func TestEveryLookTellsSinceWhenADeliveryIsHeld(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
 		op := admin.New(s.redis, s.prefix)
 		s.groups("g")
-		// A bridge looks at a queue within 5 s after somebody began to read it, and the worker extends after 6 s.
+		// A bridge checks a queue within 5 s after its first reader, and the worker extends after 6 s.
 		policy := quick()
 		policy.VisibilityTimeout = 18 * time.Second
 		stopBridge := s.bridge(policy)
@@ -53,7 +53,7 @@ func TestEveryLookTellsSinceWhenADeliveryIsHeld(t *testing.T) {
 			}
 			return stats.Groups[0]
 		}
-		redistest.Eventually(t, 20*time.Second, func() (bool, string) { // nobody reads
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) { // nobody reads yet
 			g := group()
 			return g.Waiting != nil && time.Duration(*g.Waiting) >= backlog, fmt.Sprintf("%+v", g)
 		})
@@ -127,7 +127,7 @@ func TestEveryLookTellsSinceWhenADeliveryIsHeld(t *testing.T) {
 	})
 }
 
-// After 13 minutes of a handler that hung, the doctor had nothing to say, and the first alert came after 65.
+// The bug: 13 minutes after a handler hung, the doctor found nothing. The first alert came after 65 minutes.
 func TestDoctorNamesAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t, soundServer...)

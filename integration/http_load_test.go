@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// front is a gateway as a process of its own, and a token.
+// front is a gateway in a process of its own, with a token.
 type front struct {
 	base, head string
 	pid        int
@@ -68,7 +68,7 @@ func (s *stack) launch(t *testing.T, program string, args ...string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// residentMiB is the memory of a process.
+// residentMiB returns the resident memory of a process in MiB.
 func residentMiB(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -83,14 +83,14 @@ func residentMiB(t *testing.T, pid int) float64 {
 	return kib / 1024
 }
 
-// cpuTime is how long a process has computed, the system's work for it included.
+// cpuTime returns the CPU time of a process, user and system.
 func cpuTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(text), ") ") // behind the name come the third field and those that follow
+	_, rest, _ := strings.Cut(string(text), ") ") // the third field and later ones follow the name
 	fields := strings.Fields(rest)
 	user, errUser := strconv.Atoi(fields[11])
 	system, errSystem := strconv.Atoi(fields[12])
@@ -105,13 +105,13 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// TestHTTPLoad measures what HTTP costs, in turns on one machine: publishing against the SDK and against lmstfy's own server,
-// taking and acknowledging against that server, what idle long polls cost, and how late a waiting one is answered. It takes
-// minutes and needs DUESTREAM_TEST_FULL=1; figures stand in its log.
+// TestHTTPLoad measures the cost of HTTP, in turns on one machine: publishing against the SDK and against lmstfy's
+// own server, receiving and acknowledging against that server, the cost of idle long polls, and the lateness of
+// answers to waiting ones. It takes minutes, needs DUESTREAM_TEST_FULL=1, and logs the figures.
 //
-// The clients of both servers are the same: connections that stay open, requests that were made before, and answers of which only
-// status and body are read (wire). So what is measured is the servers; the SDK is called as a program calls it, in this process.
-// The log says what of the machine's time each request took in the gateway.
+// The clients of both servers are the same: open connections, prepared requests, and responses of which only status
+// and body are read (wire). So the figures are those of the servers. The SDK is called in this process, as a program
+// calls it. The log also has the CPU time of the gateway per request.
 func TestHTTPLoad(t *testing.T) {
 	if !lmstfyserver.Full() {
 		t.Log("set DUESTREAM_TEST_FULL=1 to measure")
@@ -173,7 +173,7 @@ func (s *stack) throughput(t *testing.T, f front, other *lmstfyserver.Server) {
 	}
 }
 
-// takeOurs takes and acknowledges up to 100 messages.
+// takeOurs receives and acknowledges up to 100 messages.
 func takeOurs(w *wire, queue string) int {
 	var found struct {
 		Deliveries []struct {
@@ -189,7 +189,7 @@ func takeOurs(w *wire, queue string) int {
 	return len(found.Deliveries)
 }
 
-// takeTheirs does so with lmstfy, which acknowledges one at a time.
+// takeTheirs does the same with lmstfy, which acknowledges one at a time.
 func takeTheirs(w *wire, queue string) int {
 	var found []struct {
 		ID string `json:"job_id"`
@@ -204,7 +204,7 @@ func takeTheirs(w *wire, queue string) int {
 	return len(found)
 }
 
-// longPollsAreInTime has 1,000 messages a second become due for waiting callers.
+// longPollsAreInTime makes 1,000 messages a second due for waiting callers.
 func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 	const pollers, count, rate = 50, 10_000, 1000
 	var mu sync.Mutex
@@ -274,7 +274,7 @@ func (s *stack) longPollsAreInTime(t *testing.T, f front) {
 	}
 }
 
-// idlePolls has 2,000 callers wait for nothing.
+// idlePolls makes 2,000 callers wait on empty queues.
 func (s *stack) idlePolls(t *testing.T, program string) {
 	const callers, window = 2000, 15 * time.Second
 	f := s.front(t, program)

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// wire is one connection to an HTTP server, as light as it can be: the client shares two cores with what it measures. Requests
-// are bytes that were made before, if the caller keeps them, and of answers it reads the status and how long the body is. It is
-// the same for all servers.
+// wire is a minimal connection to an HTTP server, because the client shares two cores with the measured server. A
+// caller can prepare its requests as bytes. Of a response it reads the status and the body. All servers are measured
+// with it.
 type wire struct {
 	t    *testing.T
 	host string
-	head string // further lines of each request
+	head string // further header lines of each request
 	conn net.Conn
 	read *bufio.Reader
 }
@@ -38,7 +38,7 @@ func newWire(t *testing.T, base, head string) *wire {
 	return &wire{t: t, host: host, head: head, conn: conn, read: bufio.NewReader(conn)}
 }
 
-// request returns a request as it is sent.
+// request returns the bytes of a request.
 func (w *wire) request(method, target, body string) []byte {
 	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\n%sContent-Length: %d\r\n\r\n%s", method, target, w.host, w.head,
 		len(body), body)
@@ -50,7 +50,7 @@ func (w *wire) send(method, target, body string) error {
 	return err
 }
 
-// ask sends a request and returns the answer to it.
+// ask sends a request, and returns its response.
 func (w *wire) ask(request []byte) (status int, text []byte, err error) {
 	if _, err = w.conn.Write(request); err != nil {
 		return 0, nil, err
@@ -90,17 +90,17 @@ func (w *wire) body(size int, chunked bool) (text []byte, err error) {
 		return text, err
 	}
 	if text, err = io.ReadAll(httputil.NewChunkedReader(w.read)); err == nil {
-		_, err = w.read.ReadSlice('\n') // behind the last chunk
+		_, err = w.read.ReadSlice('\n') // after the last chunk
 	}
 	return text, err
 }
 
-// must asks, and has the test fail on any status but 2xx and those that are given.
+// must sends a request. The test fails for any status except 2xx and those in also.
 func (w *wire) must(method, target, body string, also ...int) []byte {
 	return w.mustAsk(w.request(method, target, body), also...)
 }
 
-// mustAsk is must with a request that was made before.
+// mustAsk is must with a prepared request.
 func (w *wire) mustAsk(request []byte, also ...int) []byte {
 	status, text, err := w.ask(request)
 	for _, one := range also {
@@ -116,8 +116,7 @@ func (w *wire) mustAsk(request []byte, also ...int) []byte {
 	return text
 }
 
-// rateOf runs do on so many callers at the same time for a while, or until all say that nothing is left (0), and returns how much
-// was done a second.
+// rateOf runs do for concurrent callers, for a while or until all return 0, and returns how much was done per second.
 func rateOf(callers int, most time.Duration, do func(caller int) int) float64 {
 	var done atomic.Int64
 	var all sync.WaitGroup

@@ -24,9 +24,10 @@ type begun struct {
 	entry   string
 }
 
-// Of 1,000 messages 100 hang for ever in each attempt, and ignore their contexts. 50 of those hold a key that another message
-// waits for. All others are delivered in time, once. Each hung one is elsewhere within timeout, grace and visibility timeout, and
-// in the end a dead letter with each attempt counted once. The keys go on.
+// Of 1,000 messages, 100 hang for ever in each attempt and ignore their contexts. 50 of those hold a key that another
+// message waits for. All others are delivered in time, and once. Each hung message is delivered elsewhere within
+// timeout, grace and visibility timeout, and ends as a dead letter with each attempt counted once. Waiting messages
+// get their keys.
 func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	t.Parallel()
 	const (
@@ -34,7 +35,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 		timeout    = 300 * time.Millisecond
 		grace      = 300 * time.Millisecond
 		visibility = 2 * time.Second
-		slack      = 2 * time.Second // of a busy machine
+		slack      = 2 * time.Second // for a busy machine
 		attempts   = 2
 	)
 	s := newStack(t, redistest.Shared(t))
@@ -48,7 +49,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	for i := range messages {
 		m := bridge.NewMessage{ID: id(i), At: due.Add(time.Duration(i) * 2 * time.Millisecond),
 			Headers: map[string]string{"hangs": fmt.Sprint(hangs(i))}}
-		if i%20 < 2 { // a hung one, and the next message, which waits for it
+		if i%20 < 2 { // a hung message, and the next one, which waits for it
 			m.Key = fmt.Sprint("key ", i/20)
 		}
 		batch = append(batch, m)
@@ -117,7 +118,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 		got := calls[id(i)]
 		if !hangs(i) {
 			from := due.Add(time.Duration(i) * 2 * time.Millisecond)
-			if i%20 == 1 { // its key is free when the hung one is a dead letter
+			if i%20 == 1 { // its key is free once the hung message is a dead letter
 				from = dead[id(i-1)].Dead
 				if lua.EntryTime(got[0].entry).Before(from) {
 					t.Errorf("%s became ready before %s was a dead letter", id(i), id(i-1))
@@ -145,7 +146,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	}
 }
 
-// hangingHandler writes a line for each call, and hangs for ever where the message's ID says so.
+// hangingHandler writes a line for each call, and hangs for ever if the message's ID says so.
 func hangingHandler(path string) bridge.Handler {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -162,8 +163,8 @@ func hangingHandler(path string) bridge.Handler {
 	}
 }
 
-// Workers with handlers that hang are killed at random moments: no attempt of a message is made twice, the hung ones become dead
-// letters after theirs, all others are delivered, and the keys go on.
+// Workers with hanging handlers are killed at random times. No attempt is made twice, the hung messages become dead
+// letters after their attempts, all others are delivered, and waiting messages get their keys.
 func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 	t.Parallel()
 	const messages, attempts = 300, 3
@@ -177,14 +178,14 @@ func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 		if i%10 == 0 {
 			m.ID, m.MaxAttempts = fmt.Sprint("hangs-", i), attempts
 		}
-		if i%20 < 2 { // a hung one, and the next message, which waits for it
+		if i%20 < 2 { // a hung message, and the next one, which waits for it
 			m.Key = fmt.Sprint("key ", i/20)
 		}
 		batch = append(batch, m)
 	}
 	s.send(batch)
 	for range 15 {
-		<-time.After(time.Duration(100+rand.IntN(300)) * time.Millisecond) // when the next one dies
+		<-time.After(time.Duration(100+rand.IntN(300)) * time.Millisecond) // until the next kill
 		c := f.children[rand.IntN(len(f.children))]
 		f.kill(c)
 		f.start(c)
@@ -195,7 +196,7 @@ func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls := map[string]map[string]int{} // ID → attempt
+	calls := map[string]map[string]int{} // ID → attempt → calls
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Fields(line)
 		if calls[cells[0]] == nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Queues that are paused although messages are overdue, and entries that nobody reads, are nothing to do: they cost a bridge no
-// request beyond what idle queues cost (G8). Once each was drained in vain at every look, and kept every few seconds: 240 of them
-// made 49, and 61, requests a second and bridge.
+// Paused queues with overdue messages, and entries that nobody reads, cost a bridge no more requests than idle queues
+// (G8). The bug: each was drained in vain at every survey, or checked every few seconds; 240 of them made 49 or 61
+// requests a second per bridge.
 func TestG8PausedQueuesAndUnreadEntriesCostNothing(t *testing.T) {
 	t.Parallel()
 	for name, fill := range map[string]func(s *stack, k lua.Keys){
@@ -47,7 +47,7 @@ func TestG8PausedQueuesAndUnreadEntriesCostNothing(t *testing.T) {
 				return
 			}
 			k := lua.NewKeys(s.prefix, "queue-007")
-			s.raw("HDEL", k.Policy, "held") // without a token: the next look sees it
+			s.raw("HDEL", k.Policy, "held") // without a token: the next survey notices it
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 				return s.number("XLEN", k.Stream) == 1,
 					"not drained after it was resumed"

@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/stream/transfer"
 )
 
-// keyedHandler writes a line for each delivery, works for up to a time, and fails now and then.
+// keyedHandler writes a line for each delivery, works for a random time, and sometimes fails.
 func keyedHandler(path string, longest time.Duration) bridge.Handler {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -41,9 +41,9 @@ func keyedHandler(path string, longest time.Duration) bridge.Handler {
 
 const longestOfKeyed = 20 * time.Millisecond
 
-// Handlers that fail, workers and bridges that are killed, a foreign worker that knows nothing but XACK: of the messages with one
-// key never is a second one ready or pending, and their deliveries come in due order. 100 keys and 50,000 messages with
-// DUESTREAM_TEST_FULL.
+// Handlers fail, workers and bridges are killed, and a foreign worker knows only XACK. Of messages with one key,
+// never more than one is ready or pending, and they are delivered in due order. With DUESTREAM_TEST_FULL, 100 keys
+// and 50,000 messages.
 func TestOneMessageOfAKeyAtATime(t *testing.T) {
 	t.Parallel()
 	keys, each := 20, 25
@@ -58,7 +58,7 @@ func TestOneMessageOfAKeyAtATime(t *testing.T) {
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) { return s.alive() == 2, "two bridges" })
 
 	var batch []bridge.NewMessage
-	now := time.UnixMilli(s.serverNow()).Add(time.Duration(keys*each/5) * time.Millisecond) // when all are scheduled
+	now := time.UnixMilli(s.serverNow()).Add(time.Duration(keys*each/5) * time.Millisecond) // after all are scheduled
 	for i := range keys * each {
 		key, n := i%keys, i/keys
 		batch = append(batch, bridge.NewMessage{ID: fmt.Sprintf("%03d-%05d", key, n), Key: fmt.Sprint("key ", key),
@@ -96,7 +96,8 @@ func TestOneMessageOfAKeyAtATime(t *testing.T) {
 	}
 }
 
-// checkKeyOrder holds the deliveries of each key against their order: one that was handled again comes before the next one.
+// checkKeyOrder checks the order of deliveries for each key. Repeated deliveries of a message come before the next
+// one.
 func checkKeyOrder(t *testing.T, path string, keys, each int) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -130,7 +131,7 @@ func checkKeyOrder(t *testing.T, path string, keys, each int) {
 	}
 }
 
-// foreignKeyed is a worker that knows XREADGROUP and XACK alone.
+// foreignKeyed runs a worker that knows only XREADGROUP and XACK.
 func (s *stack) foreignKeyed(path string) {
 	s.t.Helper()
 	handle, k := keyedHandler(path, 0), s.keys()
@@ -148,7 +149,7 @@ func (s *stack) foreignKeyed(path string) {
 			for _, e := range reply[k.Stream] {
 				m := bridge.Message{}
 				m.ID = e.FieldValues["id"]
-				if handle(ctx, &m) == nil { // else it comes back after the visibility timeout
+				if handle(ctx, &m) == nil { // else it is delivered again after the visibility timeout
 					client.Do(ctx, client.B().Xack().Key(k.Stream).Group("g").Id(e.ID).Build())
 				}
 			}
@@ -157,7 +158,7 @@ func (s *stack) foreignKeyed(path string) {
 	s.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// twoOfAKey looks at the stream, and names two messages of one key that the group has not done with.
+// twoOfAKey names two messages of one key in the stream that the group is not done with, or returns "".
 func (s *stack) twoOfAKey() string {
 	s.t.Helper()
 	text, err := s.raw("EVAL", `
@@ -182,7 +183,7 @@ func (s *stack) twoOfAKey() string {
 	return text
 }
 
-// Where a queue has partitions the key says which, and messages are found there by their IDs alone.
+// In a queue with partitions, the key decides the partition. Messages are still found by their ID alone.
 func TestKeyChoosesThePartition(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -222,7 +223,7 @@ func TestKeyChoosesThePartition(t *testing.T) {
 	}
 }
 
-// What is imported goes where its key belongs, as what is scheduled.
+// An imported message goes to the partition of its key, as a scheduled one does.
 func TestImportGoesByTheKey(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -248,7 +249,7 @@ func TestImportGoesByTheKey(t *testing.T) {
 	}
 }
 
-// What a key costs: messages with keys, of which as many are free as there are messages in flight, against messages without.
+// The cost of keys: messages with as many free keys as messages in flight, against messages without keys.
 func BenchmarkKeys(b *testing.B) {
 	const n = 20_000
 	for _, keys := range []int{0, 1000, n} {
@@ -280,8 +281,8 @@ func BenchmarkKeys(b *testing.B) {
 	}
 }
 
-// A client looks which bridges live before it writes a message with a key. While the master that has their heartbeats
-// hangs, or is killed, messages with a key go on in the queues of other masters, for any number of callers at once.
+// A client checks which bridges are alive before it writes a message with a key. While the master with the heartbeats
+// hangs or is killed, messages with keys go on in the queues of other masters, for any number of callers.
 func TestKeyedMessagesGoOnWhileTheMasterOfTheHeartbeatsIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

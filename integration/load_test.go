@@ -13,20 +13,20 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// load is a set of callers that schedule one message after the other, and what they were told.
+// load is a set of callers that each schedule one message after another, with their results.
 type load struct {
 	t        testing.TB
 	stop     chan struct{}
 	callers  sync.WaitGroup
 	accepted atomic.Int64
 	mu       sync.Mutex
-	others   map[string]int // answers that promise nothing, by kind
+	others   map[string]int // results that promise nothing, by kind
 }
 
-const pace = 2 * time.Millisecond // between two messages of one caller
+const pace = 2 * time.Millisecond // interval between two messages of a caller
 
-// load starts callers that go on until end is called. What is accepted is entered in the ledger as owed to every group; what may
-// have been is entered as that.
+// load starts callers that run until end is called. Accepted messages are recorded in the ledger as owed to every
+// group, and uncertain ones as maybe sent.
 func (s *stack) load(client *bridge.Client, name string, callers int, in func(i int) time.Duration) *load {
 	s.t.Helper()
 	l := &load{t: s.t, stop: make(chan struct{}), others: map[string]int{}}

@@ -22,7 +22,7 @@ type logLines struct {
 }
 
 type logLine struct {
-	message, about string // about: who says it, by the attributes of its logger
+	message, about string // about: the part that logs, by the attributes of its logger
 	why            string
 }
 
@@ -84,7 +84,7 @@ func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h *logHandler) WithGroup(string) slog.Handler { return h }
 
-// wantPairs holds that no part says that it works again more often than it has said by then that it is failing.
+// wantPairs checks that no part logs "works again" more often than it has logged "is failing" by then.
 func (l *logLines) wantPairs(t testing.TB) {
 	t.Helper()
 	l.mu.Lock()
@@ -101,17 +101,18 @@ func (l *logLines) wantPairs(t testing.TB) {
 	}
 }
 
-// worksAgain returns which part says that it works again.
+// worksAgain returns the part that logs that it works again.
 func worksAgain(message string) (part string, ok bool) {
 	return strings.CutSuffix(message, " works again")
 }
 
-// wantLog holds the log against the number of times something broke: a part says at most once for each that it is failing, and as
-// often that it works again, which is its last word. Parts is how many share a name in the log: two bridges, or two workers.
+// wantLog compares the log with the number of faults: for each fault, a part logs at most once that it is failing,
+// and as often that it works again, which is its last line. parts is how many bridges or workers share a name in the
+// log.
 func (n *network) wantLog(faults, parts int) {
 	n.t.Helper()
 	var failing, working map[string]int
-	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) { // a part that waits in a read says it afterwards
+	redistest.Eventually(n.t, 15*time.Second, func() (bool, string) { // a part that waits in a read logs it afterwards
 		failing, working = n.log.changes()
 		for part := range failing {
 			if working[part] == 0 {
@@ -129,7 +130,7 @@ func (n *network) wantLog(faults, parts int) {
 	}
 }
 
-// changes counts, for each part, the lines that it is failing and that it works again.
+// changes counts, for each part, the lines "is failing" and "works again".
 func (l *logLines) changes() (failing, working map[string]int) {
 	failing, working = map[string]int{}, map[string]int{}
 	l.mu.Lock()
@@ -144,12 +145,12 @@ func (l *logLines) changes() (failing, working map[string]int) {
 	return failing, working
 }
 
-// label marks this goroutine, and all that it starts, as the test's.
+// label marks this goroutine, and all goroutines that it starts, with the name of the test.
 func label(t *testing.T) {
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("network", t.Name())))
 }
 
-// goroutines counts those that bear the label of the test.
+// goroutines counts the goroutines with the label of the test.
 func goroutines(t testing.TB) (n int) {
 	t.Helper()
 	var profile bytes.Buffer
@@ -167,12 +168,12 @@ func goroutines(t testing.TB) (n int) {
 	return n
 }
 
-// wantGoroutines waits until no more run than before the faults, but for the few that the client library keeps for connections it
-// has made since: far fewer than there were faults.
+// wantGoroutines waits until there are no more goroutines than before the faults, apart from a few that the client
+// library keeps for new connections: far fewer than faults.
 func (n *network) wantGoroutines() {
 	n.t.Helper()
 	if n.base == 0 {
-		return // a test of one fault
+		return // a test of a single fault
 	}
 	now := 0
 	defer func() { n.t.Logf("goroutines: %d before the faults, %d after", n.base, now) }()

@@ -22,7 +22,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// commandDir has cmd/duestream, which is built once for all tests of this process. TestMain removes it.
+// commandDir holds cmd/duestream, which is built once for all tests of this process. TestMain removes it.
 var commandDir string
 
 var command = sync.OnceValues(func() (path string, err error) {
@@ -37,7 +37,7 @@ var command = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// build builds cmd/duestream.
+// build builds cmd/duestream, and returns its path.
 func build(t *testing.T) string {
 	t.Helper()
 	path, err := command()
@@ -47,10 +47,10 @@ func build(t *testing.T) string {
 	return path
 }
 
-// TestMainJob is the whole thing: NDJSON piped into the command, two bridge processes, and in one group a Go worker, a Python
-// script and a shell script that is only redis-cli, one message in a hundred failing once; a second group reads the same queue.
-// Every ID is acknowledged in both, nothing is left, and piping the file again schedules nothing. DUESTREAM_TEST_FULL=1 runs it
-// at full size: 100,000 messages over 60 s.
+// TestMainJob is the whole job: NDJSON piped into the command, two bridge processes, and one group of a Go worker, a
+// Python script and a shell script with only redis-cli. One message in a hundred fails once. A second group reads the
+// same queue. Every ID is acknowledged in both groups, nothing is left, and piping the file again schedules nothing.
+// DUESTREAM_TEST_FULL=1 runs it at full size: 100,000 messages over 60 s.
 func TestMainJob(t *testing.T) {
 	n, spread := 5_000, 5*time.Second
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
@@ -133,7 +133,7 @@ func TestMainJob(t *testing.T) {
 	t.Logf("the same file again: %s", again)
 }
 
-// process runs a child until the test ends; it must then end by itself within ten seconds.
+// process runs a child until the test ends. Then it must end by itself within ten seconds.
 func (s *stack) process(cmd *exec.Cmd, env []string) {
 	s.t.Helper()
 	var output bytes.Buffer
@@ -162,7 +162,7 @@ func (s *stack) process(cmd *exec.Cmd, env []string) {
 	})
 }
 
-// pipe sends NDJSON through `duestream schedule` and returns what it says.
+// pipe sends NDJSON through `duestream schedule`, and returns its output.
 func (s *stack) pipe(duestream string, env []string, ndjson []byte) string {
 	s.t.Helper()
 	cmd := exec.Command(duestream, "schedule", s.queue, "--file", "-", "--json")
@@ -176,8 +176,8 @@ func (s *stack) pipe(duestream string, env []string, ndjson []byte) string {
 	return strings.TrimSpace(string(out))
 }
 
-// readLog enters what a script acknowledged, "ID attempt entry" a line, into the ledger, and returns how many there are. Reading
-// again adds nothing.
+// readLog records the acknowledgements in a script's log, with lines "ID attempt entry", in the ledger, and returns
+// their number. Reading it again adds nothing.
 func (s *stack) readLog(group, path string) int {
 	file, err := os.Open(path)
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 
 type entry = rueidis.XRangeSlice
 
-// G6: memory returns. An entry of one group stays pending for as long as the test runs; thousands of others pass. The stream
-// shrinks to what one stream node holds, with our worker and with workers that only XACK, with one group and with two.
+// G6: memory returns. An entry of one group stays pending for the whole test, while thousands of others pass. The
+// stream shrinks to the size of one stream node, with our worker and with workers that only XACK, with one group and
+// with two.
 func TestG6MemoryReturns(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -34,7 +35,7 @@ func TestG6MemoryReturns(t *testing.T) {
 }
 
 func memoryReturns(t *testing.T, server *redistest.Server, groups []string, plain bool) {
-	n := 5000 // the stream has them in fifty nodes
+	n := 5000 // fifty nodes of the stream
 	if os.Getenv("DUESTREAM_TEST_FULL") != "" {
 		n = 20_000
 	}
@@ -53,7 +54,7 @@ func memoryReturns(t *testing.T, server *redistest.Server, groups []string, plai
 	start := time.Now()
 	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 		r := s.ledger.Summary(groups...)
-		return r.Lost == 1, fmt.Sprintf("%+v", r) // the pinned one is not lost: a has it in hand
+		return r.Lost == 1, fmt.Sprintf("%+v", r) // the pinned one: group a holds it
 	})
 	passed := time.Now()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -73,7 +74,7 @@ func memoryReturns(t *testing.T, server *redistest.Server, groups []string, plai
 	})
 }
 
-// pin schedules one message and has a consumer of the group take it and never let go.
+// pin schedules one message, and lets a consumer of the group hold it to the end.
 func (s *stack) pin(group string) lua.Entry {
 	s.t.Helper()
 	s.schedule(1, "pinned-", within(0))
@@ -90,7 +91,7 @@ func (s *stack) pin(group string) lua.Entry {
 	return pinned
 }
 
-// plainWorker is what a worker in any language does: XREADGROUP, XACK, nothing else.
+// plainWorker is a worker in any language: it only uses XREADGROUP and XACK.
 func (s *stack) plainWorker(group string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		c, key := s.redis.Blocking, s.keys().Stream
@@ -122,7 +123,8 @@ func (s *stack) plainWorker(group string) func(context.Context) error {
 	}
 }
 
-// G7: bounded work. With a backlog of large payloads no script holds the server for long, and none moves more than about 1 MiB.
+// G7: bounded work. With a backlog of large payloads, no script blocks the server for long, and none moves more than
+// about 1 MiB.
 func TestG7BoundedWork(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -155,8 +157,8 @@ func TestG7BoundedWork(t *testing.T) {
 	if len(took) < 40 {
 		t.Fatalf("only %d script calls were seen", len(took))
 	}
-	// 60 MiB and 20,000 messages in one call would take hundreds of milliseconds; the bound is generous because the machine is
-	// shared.
+	// 60 MiB and 20,000 messages in one call would take hundreds of milliseconds. The bound is generous, because the
+	// machine is shared.
 	if worst := took[len(took)-1]; worst > 200_000 {
 		t.Errorf("a script held the server for %d µs", worst)
 	}
@@ -164,8 +166,8 @@ func TestG7BoundedWork(t *testing.T) {
 		took[len(took)-1])
 }
 
-// G8: idle costs nothing. A bridge that serves 100 empty queues sends at most two requests a second, commands inside scripts
-// aside.
+// G8: idle costs nothing. A bridge that serves 100 empty queues sends at most two requests a second, not counting
+// commands inside scripts.
 func TestG8IdleCostsNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -183,7 +185,7 @@ func TestG8IdleCostsNothing(t *testing.T) {
 		}
 	}
 	s.bridge(quick())
-	// The first seconds are not idle: the bridge gets to know its queues.
+	// The first seconds are not idle: the bridge finds its queues.
 	monitor := server.Monitor(t)
 	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		return monitor.Commands()["SCAN"] >= 2, fmt.Sprint("the first round is not over: ", monitor.Commands())

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// gauge returns one value of a collector, by its name and labels; ok is false when it is not there.
+// gauge returns a value of a collector by its name and labels; ok is false if there is none.
 func gauge(t testing.TB, c prometheus.Collector, name string, labels ...string) (v float64, ok bool) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -36,7 +36,7 @@ func gauge(t testing.TB, c prometheus.Collector, name string, labels ...string) 
 	return 0, false
 }
 
-// A bridge with metrics needs no more rights than one without, but for two figures, on every server.
+// On every server, a bridge with metrics needs no more rights than one without, except for two figures.
 func TestMetricsNeedNoMoreThanTheBridgesUser(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

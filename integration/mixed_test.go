@@ -20,23 +20,23 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// served is a bridge in a process of its own, of whatever release.
+// served is a bridge of any release in a process of its own.
 type served struct {
 	t   *testing.T
 	cmd *exec.Cmd
 
 	mu       sync.Mutex
-	assigned map[string]int // the last "queues assigned" of its log
+	assigned map[string]int // from the last "queues assigned" in its log
 	ended    chan struct{}
 }
 
-// serve runs a bridge of a command.
+// serve runs a bridge with the given command.
 func (s *stack) serve(t *testing.T, command string) *served {
 	t.Helper()
 	return s.goesOn(t, command, "serve")
 }
 
-// goesOn runs a command that goes on until it is stopped.
+// goesOn runs a command that runs until it is stopped.
 func (s *stack) goesOn(t *testing.T, command string, args ...string) *served {
 	t.Helper()
 	b := &served{t: t, cmd: exec.Command(command, args...), ended: make(chan struct{})}
@@ -67,7 +67,7 @@ func (s *stack) goesOn(t *testing.T, command string, args ...string) *served {
 	return b
 }
 
-// beats waits until so many bridges have sent a heartbeat.
+// beats waits until n bridges have sent a heartbeat.
 func (s *stack) beats(n int64) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 20*time.Second, func() (bool, string) {
@@ -105,8 +105,9 @@ func (b *served) stop() {
 	}
 }
 
-// Bridges of this release and of those before agree on who owns what: each queue has one owner. The word for the level is new in
-// the heartbeats, and a bridge that did not take such a member for a bridge would own the queues of the other one as well.
+// Bridges of this and of former releases agree on the owners of queues: each queue has one. The protocol level in
+// heartbeats is new. A bridge that did not recognize such a heartbeat would own the queues of the other bridge as
+// well.
 func TestBridgesOfAllReleasesAgreeOnOwners(t *testing.T) {
 	t.Parallel()
 	now := build(t)
@@ -140,8 +141,8 @@ func TestBridgesOfAllReleasesAgreeOnOwners(t *testing.T) {
 	}
 }
 
-// What an older bridge does not serve is refused while it lives, with an error that names it; whatever it serves is taken, and
-// everything is once it is gone.
+// A write that an older live bridge does not support is refused, with an error that names the bridge. Other writes
+// are accepted, and all writes once it is gone.
 func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -196,8 +197,8 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	})
 }
 
-// A bridge plans the recurrences of queues whose owner knows none: beside one of before recurrences, those of the queues that it
-// owns stopped for good.
+// A bridge plans the recurrences of queues whose owner does not support recurrences. The bug: beside an older bridge,
+// the recurrences of its queues stopped for good.
 func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -219,7 +220,7 @@ func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		return old.last("owned") > 0, "the old bridge owns none of the queues"
 	})
-	// What was planned in the first seconds reaches 20 s ahead, so an occurrence that is more than 25 s after the beginning was
+	// Occurrences planned in the first seconds reach 20 s ahead. So an occurrence more than 25 s after the begin was
 	// planned by a bridge.
 	begin := time.Now()
 	redistest.Eventually(t, 90*time.Second, func() (bool, string) {

@@ -21,7 +21,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// member is a worker of a group, in some language, that dies and is replaced. It prints a line before it works on a message.
+// member is a worker of a group, in some language, that dies and is replaced. It prints a line before it works on a
+// message.
 type member struct {
 	s       *stack
 	name    string
@@ -34,7 +35,7 @@ type member struct {
 	handled int
 }
 
-// start reads what the child prints through a pipe of its own: what it printed before it was killed counts.
+// start starts the child. Its output goes through a pipe of its own, so that lines printed before a kill count.
 func (m *member) start() {
 	t := m.s.t
 	t.Helper()
@@ -55,7 +56,7 @@ func (m *member) start() {
 		defer read.Close()
 		odd := ""
 		for lines := bufio.NewScanner(read); lines.Scan(); {
-			if odd != "" { // only the last line may be cut short, by a kill, and of that message nothing was acknowledged
+			if odd != "" { // only the last line may be cut short by a kill; its message was not acknowledged
 				t.Errorf("%s printed %q", m.name, odd)
 			}
 			if odd = ""; !m.enter(lines.Text()) {
@@ -65,7 +66,7 @@ func (m *member) start() {
 	})
 }
 
-// enter records a delivery: a line of the conformance contract, or of the Go child, "group ID entry-ms due-ms".
+// enter records a delivery from a line of the conformance contract, or of the Go child: "group ID entry-ms due-ms".
 func (m *member) enter(line string) bool {
 	var said struct {
 		ID string `json:"id"`
@@ -95,7 +96,7 @@ func (m *member) kill() {
 	_ = m.cmd.Wait()
 }
 
-// stop ends a worker as an operator does: it has to exit with 0, by itself.
+// stop stops a worker with SIGTERM. It must exit with 0 by itself.
 func (m *member) stop() {
 	_ = m.cmd.Process.Signal(syscall.SIGTERM)
 	done := make(chan error, 1)
@@ -113,10 +114,10 @@ func (m *member) stop() {
 	m.readers.Wait()
 }
 
-// G1 in a group of workers in Go and all languages of the examples, on a queue with two partitions: they die by kill -9 at random
-// moments and are replaced, and the server dies once; some messages fail at first, some take long. Nothing is lost, nothing is
-// early, and nothing is left, neither with plain commands nor with the functions library. DUESTREAM_TEST_SEED runs the same
-// again.
+// G1 in one group with workers in Go and all languages of the examples, on a queue with two partitions. Workers die
+// by kill -9 at random times and are replaced, and the server dies once. Some messages fail at first, some take long.
+// Nothing is lost, early or left, with plain commands and with the functions library. DUESTREAM_TEST_SEED repeats a
+// run.
 func TestOneGroupInSixLanguages(t *testing.T) {
 	t.Parallel()
 	for name, functions := range map[string]bool{"plain": false, "functions": true} {
@@ -141,7 +142,7 @@ func oneGroup(t *testing.T, functions bool) {
 	}
 	s := newStack(t, server)
 	policy := quick()
-	policy.MaxAttempts = 1000 // a kill counts as an attempt
+	policy.MaxAttempts = 1000 // because a kill counts as an attempt
 	s.bridge(policy)
 	s.groups("mixed")
 	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
@@ -191,7 +192,7 @@ func oneGroup(t *testing.T, functions bool) {
 	kills := map[string]int{}
 	restart := 5 + random.IntN(10)
 	for turn := 0; turn < 20 || time.Since(begin) < spread; turn++ {
-		<-time.After(time.Duration(200+random.IntN(800)) * time.Millisecond) // when the next one dies
+		<-time.After(time.Duration(200+random.IntN(800)) * time.Millisecond) // until the next kill
 		if turn == restart {
 			server.Kill()
 			server.Start()

@@ -13,12 +13,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Faults of the network, and of a server that is still there. Each test ends in its ledger, counts the log lines of each part,
-// and looks whether goroutines pile up.
+// Faults of the network, and of a server that still runs. Each test checks its ledger at the end, counts the log
+// lines of each part, and checks that no goroutines pile up.
 
-// Connections that are cut before a request gets through, after it was executed, and in the middle of its reply: nothing is lost,
-// nothing is scheduled twice, and no delivery counts as failed, because what a cut connection kept from a worker is taken up by
-// the same worker.
+// Connections are cut before a request gets through, after it was executed, and in the middle of its reply. Nothing
+// is lost and nothing is scheduled twice. No delivery counts as failed, because the same worker takes up what a cut
+// connection kept from it.
 func TestCutConnectionsLoseNothing(t *testing.T) {
 	for name, cut := range map[string]struct {
 		arm  func(p *redistest.Proxy, commands ...string)
@@ -35,7 +35,7 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 			n := newNetwork(t, redistest.Shared(t))
 			n.groups("g")
 			policy := quick()
-			policy.VisibilityTimeout = time.Minute // what the reclaimer had to heal would be missing at the end
+			policy.VisibilityTimeout = time.Minute // what only the reclaimer can repair would be missing at the end
 			n.far.bridge(policy)
 			n.far.bridge(policy)
 			var again atomic.Int64
@@ -54,7 +54,7 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 				cut.arm(n.proxy, commands[i%len(commands)]...)
 				armed := time.Now()
 				redistest.Eventually(t, 20*time.Second, func() (bool, string) {
-					if time.Since(armed) > 3*time.Second { // who was to be cut gave its connection up before
+					if time.Since(armed) > 3*time.Second { // the connection that was to be cut was closed before
 						cut.arm(n.proxy, commands[i%len(commands)]...)
 						armed = time.Now()
 					}
@@ -72,7 +72,7 @@ func TestCutConnectionsLoseNothing(t *testing.T) {
 	}
 }
 
-// A network that is slow in both directions delays, and no more: nothing counts as a failure.
+// A network that is slow in both directions only causes delays: nothing counts as a failure.
 func TestSlowNetworkOnlyDelays(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -97,7 +97,8 @@ func TestSlowNetworkOnlyDelays(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// Nothing can be reached for a while, and every part tries again and again: each says so once, and once that it is back.
+// Nothing can be reached for a while, and every part keeps trying. Each logs the failure once, and logs once that it
+// works again.
 func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -107,7 +108,7 @@ func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
 	n.warm("g")
 	n.proxy.Refuse(true)
 	n.proxy.CutAll()
-	<-time.After(2 * time.Second) // long enough for many tries
+	<-time.After(2 * time.Second) // long enough for many attempts
 	n.proxy.Refuse(false)
 	n.schedule(100, "after-", within(time.Second))
 	n.settled(30*time.Second, "g")
@@ -119,8 +120,9 @@ func TestRefusedConnectionsAreReportedOnce(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// A network that swallows everything for longer than the visibility timeout, for workers and bridges alike: handlers are told,
-// and since nobody could see that they were cut off, it is no attempt: with one attempt allowed, there is no dead letter.
+// A network that swallows everything for longer than the visibility timeout, for workers and bridges alike. Handlers
+// are told. It does not count as an attempt, because nobody could see that they were cut off: with one attempt
+// allowed, there is no dead letter.
 func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -160,8 +162,8 @@ func TestHalfOpenNetworkTellsHandlersAndBurnsNoAttempt(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// A worker that alone is cut off: its handlers are told, its entries go to another one, each for the price of one attempt, and
-// what it says when it is back has no effect.
+// Only one worker is cut off. Its handlers are told, and its entries go to another worker, each at the cost of one
+// attempt. What it sends after it is back has no effect.
 func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -205,7 +207,7 @@ func TestWorkerBehindHalfOpenNetworkLosesItsDeliveries(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// Every connection is killed by the server, again and again.
+// The server kills every connection, again and again.
 func TestKilledConnectionsLoseNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Own(t))
@@ -233,8 +235,8 @@ func TestKilledConnectionsLoseNothing(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// CLIENT PAUSE, of writes and of everything, for longer than the visibility timeout. (No client is unblocked meanwhile: that ends
-// servers.)
+// CLIENT PAUSE of writes, and of everything, lasts longer than the visibility timeout. (No client is unblocked
+// meanwhile, because CLIENT UNBLOCK during a pause crashes some servers.)
 func TestPausedClientsLoseNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Own(t))
@@ -258,7 +260,7 @@ func TestPausedClientsLoseNothing(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// SCRIPT FLUSH under load is noticed by nobody.
+// SCRIPT FLUSH under load has no visible effect.
 func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Own(t))
@@ -287,8 +289,8 @@ func TestFlushedScriptsAreLoadedAgain(t *testing.T) {
 
 const groupLost = "consumer group was lost: created again at 0"
 
-// XGROUP DESTROY under load: the group is created again at 0, whoever of its workers sees it first, with one log line per loss.
-// What was pending is delivered again; nothing is lost.
+// XGROUP DESTROY under load. The worker that first notices it creates the group again at 0, and each loss is logged
+// once. Pending messages are delivered again, and nothing is lost.
 func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
@@ -321,15 +323,15 @@ func TestDestroyedGroupIsCreatedAgain(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// DEL of the stream under load. The command itself destroys what was ready or pending; these messages are named here by a look in
-// the same transaction. Everything else is delivered, before and after.
+// DEL of the stream under load. The command itself destroys the messages that were ready or pending. The test reads
+// which these are in the same transaction. All other messages are delivered.
 func TestDeletedStreamLosesOnlyWhatItHeld(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Shared(t))
 	n.groups("g")
 	n.bridge(quick())
 	n.worker("g", 20, func(context.Context, *bridge.Message) error {
-		<-time.After(10 * time.Millisecond) // work, so that the commands hit entries
+		<-time.After(10 * time.Millisecond) // so that there are entries when the stream is deleted
 		return nil
 	})
 	n.warm("g")
@@ -367,7 +369,8 @@ func TestDeletedStreamLosesOnlyWhatItHeld(t *testing.T) {
 	n.wantGoroutines()
 }
 
-// Memory is full and free again in turns, under load: what is refused is refused whole, and nothing but the producer notices.
+// Memory is full and free again in turns, under load. A refused call is refused completely, and only the producer
+// notices.
 func TestMemoryFullAndRelievedUnderLoad(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, redistest.Own(t, "--maxmemory-policy", "noeviction"))

@@ -15,8 +15,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// network is a stack whose far end, if a test uses it, is behind a proxy. Everything it runs logs into log, and runs in
-// goroutines that bear its label.
+// network is a stack whose far end is behind a proxy, if a test uses it. Everything that it runs logs to log, and
+// runs in goroutines that carry its label.
 type network struct {
 	*stack
 	proxy   *redistest.Proxy
@@ -24,7 +24,7 @@ type network struct {
 	admin   rueidis.Client // a single connection
 	log     *logLines
 	refused atomic.Int64
-	base    int // goroutines before the faults
+	base    int // number of goroutines before the faults
 }
 
 func newNetwork(t *testing.T, server *redistest.Server) *network {
@@ -50,7 +50,7 @@ func newNetwork(t *testing.T, server *redistest.Server) *network {
 	return n
 }
 
-// warm lets messages flow before the first fault, and counts goroutines then.
+// warm delivers messages before the first fault, and then counts the goroutines.
 func (n *network) warm(groups ...string) {
 	n.t.Helper()
 	n.schedule(100, "warm-", within(100*time.Millisecond))
@@ -60,8 +60,8 @@ func (n *network) warm(groups ...string) {
 	}
 }
 
-// produce schedules messages, one after the other, through both clients, until stop, and enters each in the ledger with what is
-// known of it.
+// produce schedules messages one after the other through both clients until stop is called. It records the outcome of
+// each in the ledger.
 func (n *network) produce() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var producers sync.WaitGroup
@@ -74,7 +74,7 @@ func (n *network) produce() (stop func()) {
 				switch {
 				case err == nil:
 					n.ledger.Sent(id, receipt.Due.UnixMilli())
-				case errors.Is(err, bridge.ErrDuplicate): // of itself: an earlier try had been taken
+				case errors.Is(err, bridge.ErrDuplicate): // of itself: an earlier attempt was accepted
 					n.ledger.Sent(id, 0)
 				case errors.Is(err, bridge.ErrFull):
 					n.ledger.NotExpected(id)
@@ -82,7 +82,7 @@ func (n *network) produce() (stop func()) {
 				default:
 					n.ledger.MaybeSent(id, 0)
 				}
-				select { // some thousand a second would only make the tests of other packages late
+				select { // thousands of messages a second would only slow down the tests of other packages
 				case <-ctx.Done():
 				case <-time.After(time.Millisecond):
 				}
@@ -97,7 +97,7 @@ func (n *network) produce() (stop func()) {
 	return stop
 }
 
-// deleteStream deletes the stream, and names the messages that it held.
+// deleteStream deletes the stream, and returns the IDs of the messages that it held.
 func (n *network) deleteStream() (ids []string) {
 	n.t.Helper()
 	stream := n.keys().Stream

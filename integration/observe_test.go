@@ -11,7 +11,7 @@ import (
 	"gopkg.in/yaml.v2"
 )
 
-// composeFile is what this test looks at in docker-compose.yml.
+// composeFile is the part of docker-compose.yml that this test checks.
 type composeFile struct {
 	Services map[string]struct {
 		Image       string
@@ -35,13 +35,13 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 }
 
-// docker compose --profile observe up starts a Prometheus that scrapes the bridges where they listen, and a Grafana that knows
-// it, both with what stands in deploy; nothing of it starts without the profile, and nothing is open beyond this machine.
+// docker compose --profile observe up starts a Prometheus that scrapes the bridges, and a Grafana that reads from it.
+// Both use the files in deploy. Neither starts without the profile, and no port is open to other machines.
 func TestComposeProfileObserve(t *testing.T) {
 	t.Parallel()
 	var file composeFile
 	readYAML(t, "../docker-compose.yml", &file)
-	mounts := map[string]string{} // target → source
+	mounts := map[string]string{} // by target: the source
 	for name, s := range file.Services {
 		if observes := name == "prometheus" || name == "grafana"; observes != slices.Equal(s.Profiles, []string{"observe"}) {
 			t.Errorf("%s has the profiles %v", name, s.Profiles)

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// partsEmpty waits until everything was delivered, and nothing is left in so many partitions.
+// partsEmpty waits until everything was delivered and nothing is left in this many partitions.
 func (s *stack) partsEmpty(partitions int) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 40*time.Second, func() (bool, string) {
@@ -38,8 +38,8 @@ func (s *stack) partsEmpty(partitions int) {
 	s.ledger.Check(s.t, "g")
 }
 
-// A queue with partitions is delivered by an older bridge, by both releases, by this one, and by an older one that
-// takes over.
+// A queue with partitions is delivered by an older bridge, by both releases together, by this release, and by an
+// older bridge that takes over.
 func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
@@ -64,8 +64,8 @@ func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A queue grows beside an older bridge, under load of producers of both releases, and loses nothing. One that holds
-// messages with a key is refused there, too.
+// A queue that an older bridge serves grows while producers of both releases schedule messages, and loses nothing. A
+// queue that holds messages with a key cannot grow there either.
 func TestGrowthBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -92,13 +92,13 @@ func TestGrowthBesideAnOlderBridge(t *testing.T) {
 			t.Errorf("a queue with a keyed message grows: %v", err)
 		}
 		if out, err := s.runs(old.cmd.Path, "queue", "partitions", s.queue, "8"); err != nil {
-			t.Errorf("the older command refuses: %s %v", out, err) // the page says that it does not
+			t.Errorf("the older command refuses: %s %v", out, err) // the documentation says that it does not
 		}
 	})
 }
 
-// Bulk changes reach scheduled messages and retries of a queue that an older bridge looks after. A delivery that is
-// cancelled while it is held ends with its worker.
+// Bulk changes work on scheduled messages and retries of a queue that an older bridge serves. A delivery that is
+// cancelled while a worker holds it ends with that worker.
 func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		bulk := admin.New(s.redis, s.prefix).Bulk()
@@ -160,7 +160,7 @@ func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// When the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it, and delivers it to
+// If the worker that holds a cancelled delivery dies, an older bridge makes a dead letter of it and delivers it to
 // nobody. So the cancel is refused unless its caller allows that.
 func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
@@ -181,8 +181,8 @@ func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A pause holds with an older bridge, whichever release's command ends it. That of workers is not known to commands of
-// releases before it, which leave it.
+// A pause works with an older bridge, and the commands of both releases can end it. Commands of releases that do not
+// know the pause of workers leave it in place.
 func TestPauseBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -226,9 +226,9 @@ func TestPauseBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Groups come and go beside an older bridge: a new one is owed what becomes ready from then on, and a retry for one
-// that is gone becomes a dead letter. What a newer bridge noted of deliveries harms nothing, and goes when a newer
-// bridge is back.
+// Groups are created and deleted while an older bridge runs. A new group gets what becomes ready from then on, and a
+// retry for a deleted group becomes a dead letter. The notes that a newer bridge wrote about deliveries do no harm,
+// and are deleted when a newer bridge runs again.
 func TestGroupsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		s.groups("h")
@@ -258,8 +258,8 @@ func TestGroupsBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// What a newer bridge noted of deliveries goes when a newer bridge is back, and harms nothing while an older one looks
-// after the queue.
+// The notes that a newer bridge wrote about deliveries do no harm while an older bridge serves the queue, and are
+// deleted when a newer bridge runs again.
 func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -292,8 +292,8 @@ func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Deliveries with a lease of their own are settled beside an older bridge, and come back when they are abandoned, after
-// at most a visibility timeout of watched time. A newer bridge that takes over forgets the notes of them.
+// Deliveries with their own lease can be settled while an older bridge runs. When they are abandoned, they come back
+// after at most a visibility timeout. A newer bridge that takes over deletes the notes about them.
 func TestLeasesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		p := pull.New(pull.Config{Client: s.redis.Client, Blocking: s.redis.Blocking, Prefix: s.prefix})
@@ -325,7 +325,7 @@ func TestLeasesBesideAnOlderBridge(t *testing.T) {
 		second := receive(900 * time.Millisecond)
 		redistest.Want(t, "attempts", fmt.Sprint(first.Attempt, second.Attempt), "1 2")
 		redistest.Want(t, "the first is acknowledged", acknowledge(first), false)
-		for !acknowledge(second) { // a busy machine has let it come back
+		for !acknowledge(second) { // on a busy machine it may have expired
 			second = receive(900 * time.Millisecond)
 		}
 		redistest.Eventually(t, 20*time.Second, func() (bool, string) { return s.empty("g") })
@@ -337,8 +337,8 @@ func TestLeasesBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// Messages are posted to a target beside an older bridge, by processes of both releases where the older one knows
-// targets; either posts to what the other's command has written.
+// Messages are posted to a target while an older bridge runs, by processes of both releases if the older one supports
+// targets. Each release posts to a target that the other's command has written.
 func TestPushBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		arrived := make(chan string, 1000)
@@ -399,8 +399,8 @@ func TestPushBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// At maxmemory an older bridge delivers, retries and frees what this release has scheduled before, and this release's
-// bridge goes on with it when it takes over.
+// At maxmemory, an older bridge delivers, retries and frees what this release has scheduled before. This release's
+// bridge continues when it takes over.
 func TestFullServerBesideAnOlderBridge(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{before.Release, before.Keyless} {
@@ -443,8 +443,8 @@ func TestFullServerBesideAnOlderBridge(t *testing.T) {
 	}
 }
 
-// Partitions on all masters of a cluster are delivered by an older bridge, by both releases, by this one, and by an
-// older one again.
+// Partitions on all masters of a cluster are delivered by an older bridge, by both releases together, by this
+// release, and by an older bridge again.
 func TestClusterBesideAnOlderBridge(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)

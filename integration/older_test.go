@@ -23,7 +23,7 @@ var olderReleases = map[string]string{
 	"before": before.Release, "keyless": before.Keyless, "planless": before.Planless,
 }
 
-// besideOlder runs a test for each older release, with a bridge of it that looks after a queue with the group g, while
+// besideOlder runs a test for each older release. A bridge of that release serves a queue with the group g, while
 // clients and workers are of this release. The visibility timeout is a second.
 func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
 	t.Helper()
@@ -41,7 +41,7 @@ func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
 	}
 }
 
-// quickQueue gives the queue the settings of quick, whatever the bridges say.
+// quickQueue writes the settings of quick for the queue, so that they do not depend on the bridge.
 func (s *stack) quickQueue() {
 	s.t.Helper()
 	q := quick()
@@ -52,7 +52,7 @@ func (s *stack) quickQueue() {
 	}
 }
 
-// takeOver has a bridge of this release in the place of an older one.
+// takeOver replaces an older bridge by one of this release.
 func (s *stack) takeOver(old *served) (now *served) {
 	old.t.Helper()
 	now = s.serve(old.t, build(old.t))
@@ -61,13 +61,13 @@ func (s *stack) takeOver(old *served) (now *served) {
 	return now
 }
 
-// collect runs a worker that gives each delivery to handle, and then to the channel that it returns.
+// collect runs a worker that passes each delivery to handle, and then to the channel that it returns.
 func (s *stack) collect(group string, handle bridge.Handler) <-chan bridge.Message {
 	all, _ := s.collectUntil(group, handle)
 	return all
 }
 
-// collectUntil is collect, and returns what ends the worker.
+// collectUntil does the same, and also returns a function that ends the worker.
 func (s *stack) collectUntil(group string, handle bridge.Handler) (deliveries <-chan bridge.Message, stop func()) {
 	all := make(chan bridge.Message, 1000)
 	_, stop = s.worker(group, 10, func(ctx context.Context, m *bridge.Message) (err error) {
@@ -80,7 +80,7 @@ func (s *stack) collectUntil(group string, handle bridge.Handler) (deliveries <-
 	return all, stop
 }
 
-// next is the next delivery.
+// next waits for the next delivery.
 func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
 	t.Helper()
 	select {
@@ -92,7 +92,7 @@ func next(t *testing.T, all <-chan bridge.Message) bridge.Message {
 	}
 }
 
-// bold is a client that writes also what an older bridge may not serve.
+// bold returns a client that also writes messages that an older bridge may not support.
 func (s *stack) bold() *bridge.Client {
 	s.t.Helper()
 	bold, err := bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix, AllowOldBridges: true})
@@ -141,7 +141,7 @@ func (s *stack) letter() (letter admin.Letter) {
 	return letter
 }
 
-// runs runs a command of some release.
+// runs runs a command of a given release.
 func (s *stack) runs(program string, args ...string) (string, error) {
 	s.t.Helper()
 	cmd := exec.Command(program, args...)
@@ -150,8 +150,8 @@ func (s *stack) runs(program string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// An ID that is in its dedup window is refused, whichever release opened the window, asks, and looks after the queue
-// meanwhile.
+// An ID is refused in its dedup window, whichever release opened the window, which one schedules, and which one's
+// bridge runs meanwhile.
 func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		all := s.collect("g", nil)
@@ -181,7 +181,7 @@ func TestDedupWindowsBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// What takes the place of a scheduled message is delivered in its stead, once, by an older bridge too.
+// A message that replaces a scheduled one is delivered in its place, once, also by an older bridge.
 func TestReplaceBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		all := s.collect("g", nil)
@@ -204,7 +204,7 @@ func TestReplaceBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A retry has the delays of its message, or of the policy, also where an older bridge takes back what was abandoned.
+// A retry has the delays of its message, or of the policy, also when an older bridge reclaims an abandoned delivery.
 func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		later := func(id string) {
@@ -242,8 +242,8 @@ func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// A snoozed message comes back with the same attempt, and its snoozes are counted, beside an older bridge, also when
-// one of its deliveries was abandoned.
+// With an older bridge, a snoozed message comes back with the same attempt and its snoozes are counted, also when one
+// of its deliveries was abandoned.
 func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
 		if err := s.schedule1("order-42", bridge.MaxSnoozes(3), bridge.In(100*time.Millisecond)); err != nil {
@@ -262,8 +262,8 @@ func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// What is due after its expiry is a dead letter also beside an older bridge: for all groups at first, a retry for its
-// own.
+// With an older bridge, a message that is due after its expiry becomes a dead letter too: for all groups at its first
+// delivery, and for one group as a retry.
 func TestExpiryBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
 		op := admin.New(s.redis, s.prefix)
@@ -304,7 +304,7 @@ func TestExpiryBesideAnOlderBridge(t *testing.T) {
 	})
 }
 
-// waiting is the first message of the schedule.
+// waiting returns the first message of the schedule.
 func (s *stack) waiting() (member string, due int64, err error) {
 	all, err := s.raw("ZRANGE", s.keys().Due, "0", "0", "WITHSCORES").AsZScores()
 	if err != nil || len(all) == 0 {
@@ -313,7 +313,7 @@ func (s *stack) waiting() (member string, due int64, err error) {
 	return all[0].Member, int64(all[0].Score), nil
 }
 
-// clock is the server's, in Unix ms.
+// clock returns the server's time in Unix ms.
 func (s *stack) clock() int64 {
 	now, _ := s.raw("TIME").AsIntSlice()
 	if len(now) != 2 {

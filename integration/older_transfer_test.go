@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// kinds fills a queue with one message of each kind that an export has, and returns what a copy of the queue delivers:
-// message → attempt. The queue is paused then, and nobody looks after it.
+// kinds fills a queue with one message of each kind that an export contains. It returns which attempt of each message
+// a copy of the queue must deliver. The queue is then paused, and no bridge runs.
 func (s *stack) kinds(t *testing.T) map[string]int {
 	t.Helper()
 	all, idle := s.collectUntil("g", func(_ context.Context, m *bridge.Message) error {
@@ -80,7 +80,7 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 		"held": 1, entries[0].FieldValues["id"]: 1}
 }
 
-// feeds runs a command of some release with an input, and returns what it prints, its complaints, and its exit code.
+// feeds runs a command of a given release with an input, and returns its output, its error output and its exit code.
 func (s *stack) feeds(t *testing.T, program, stdin string, args ...string) (out, complaints string, code int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
@@ -95,8 +95,8 @@ func (s *stack) feeds(t *testing.T, program, stdin string, args ...string) (out,
 	return string(text), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
-// delivers has a worker take all that a queue holds, also what is due much later and its dead letters, and compares
-// what it is given with want: message → attempt.
+// delivers lets a worker take everything that a queue holds, including messages that are due much later and dead
+// letters. It compares the attempt of each message with want.
 func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
 	t.Helper()
 	deliveries := s.collect("g", nil)
@@ -121,9 +121,9 @@ func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
 	redistest.Want(t, "delivered once more", len(deliveries), 0)
 }
 
-// A queue moves to a deployment of an older release, and from there to one of this release: its command imports what
-// ours has exported, and ours what it has. Each message is delivered once, with its attempt, and nothing is left. A
-// command that knows no recurrences refuses the two lines that name them, and takes all others.
+// A queue moves to a deployment of an older release, and from there to one of this release. Each release's command
+// imports what the other exported. Each message is delivered once, with its attempt, and nothing is left. A command
+// that does not know recurrences refuses the two lines that name them, and accepts all others.
 func TestCommandsOfAllReleasesImportEachOthersExports(t *testing.T) {
 	t.Parallel()
 	thisOne := build(t)

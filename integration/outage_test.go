@@ -16,8 +16,8 @@ import (
 
 func stringReader(s string) *strings.Reader { return strings.NewReader(s) }
 
-// A server that is killed and started again, with its append-only file: nothing accepted is lost, groups and bridges go on by
-// themselves.
+// A server with an append-only file is killed and started again. Nothing accepted is lost, and groups and bridges
+// continue on their own.
 func TestServerKilledAndStartedAgainLosesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -39,7 +39,7 @@ func TestServerKilledAndStartedAgainLosesNothing(t *testing.T) {
 				switch {
 				case err == nil:
 					s.ledger.Sent(id, receipt.Due.UnixMilli())
-				case errors.Is(err, bridge.ErrDuplicate): // of itself: an earlier try had been taken
+				case errors.Is(err, bridge.ErrDuplicate): // of itself: an earlier attempt was accepted
 					s.ledger.Sent(id, 0)
 				default:
 					refused.Add(1)
@@ -58,21 +58,22 @@ func TestServerKilledAndStartedAgainLosesNothing(t *testing.T) {
 	t.Logf("not accepted: %d", refused.Load())
 }
 
-// An outage longer than the visibility timeout is not an attempt: handlers that run on through it keep their deliveries.
+// An outage that is longer than the visibility timeout does not cost an attempt: handlers that keep running keep
+// their deliveries.
 func TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--appendfsync", "always")
 	s := newStack(t, server)
 	s.groups("g")
 	policy := quick()
-	policy.MaxAttempts = 1 // a burnt attempt would be a dead letter
+	policy.MaxAttempts = 1 // a lost attempt would cause a dead letter
 	s.bridge(policy)
 	const n = 40
 	finish := make(chan struct{})
 	var running atomic.Int64
 	s.worker("g", n, func(ctx context.Context, m *bridge.Message) error {
 		running.Add(1)
-		<-finish // on purpose deaf to its context: the outage is longer than the visibility timeout
+		<-finish // ignores its context on purpose: the outage is longer than the visibility timeout
 		return nil
 	})
 	s.schedule(n, "m", within(0))
@@ -87,7 +88,7 @@ func TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt(t *testing.T) {
 		_, err := s.raw("PING").ToString()
 		return err == nil, fmt.Sprint(err)
 	})
-	<-time.After(2 * policy.VisibilityTimeout) // time enough to reclaim what should not be
+	<-time.After(2 * policy.VisibilityTimeout) // enough time for a wrong reclaim to happen
 	if dead := s.number("XLEN", s.keys().Dead); dead != 0 {
 		t.Errorf("%d dead letters after an outage", dead)
 	}
@@ -98,7 +99,8 @@ func TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt(t *testing.T) {
 	s.settled(20*time.Second, "g")
 }
 
-// FLUSHALL loses what was there, by the operator's own command; everything sent after it flows, to groups created again at 0.
+// FLUSHALL loses what was stored, as the operator asked. Everything sent after it is delivered, to groups that are
+// created again at 0.
 func TestEverythingFlowsAgainAfterAFlush(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -117,7 +119,7 @@ func TestEverythingFlowsAgainAfterAFlush(t *testing.T) {
 	s.settled(30*time.Second, "g")
 }
 
-// A key of a wrong type stops its own queue only, is reported once, and the queue goes on when it is gone.
+// A key of a wrong type stops only its own queue and is reported once. The queue continues when the key is gone.
 func TestKeyOfWrongTypeStopsItsOwnQueueOnly(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -144,7 +146,8 @@ func TestKeyOfWrongTypeStopsItsOwnQueueOnly(t *testing.T) {
 	})
 }
 
-// A server that turns into a read-only replica, as the old master does after a failover, and back: nothing accepted is lost.
+// A server becomes a read-only replica, as an old master does after a failover, and then a master again. Nothing
+// accepted is lost.
 func TestReadOnlyServerIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -181,7 +184,8 @@ func TestReadOnlyServerIsWaitedFor(t *testing.T) {
 	s.settled(30*time.Second, "g")
 }
 
-// What others put into the stream, or take out of it, stops nothing: it is delivered, or becomes a dead letter that says why.
+// Entries that others add to the stream or delete from it stop nothing: each is delivered, or becomes a dead letter
+// with the reason.
 func TestForeignEntriesAreDeliveredOrDeadLettered(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
@@ -191,7 +195,7 @@ func TestForeignEntriesAreDeliveredOrDeadLettered(t *testing.T) {
 	policy.VisibilityTimeout = 300 * time.Millisecond
 	s.bridge(policy)
 
-	// Read and abandoned, then deleted by somebody: only its ID can be told.
+	// Read and abandoned, then deleted by somebody: only its entry ID is known.
 	lost, err := s.raw("XADD", k.Stream, "*", "id", "lost").ToString()
 	if err != nil {
 		t.Fatal(err)

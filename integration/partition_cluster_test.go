@@ -18,12 +18,12 @@ import (
 type parted struct {
 	*stack
 	counts   lua.Counts
-	owners   []*redistest.Server // of 8 partitions
-	registry *redistest.Server   // whose owner it is
+	owners   []*redistest.Server // the owners of 8 partitions
+	registry *redistest.Server   // the owner of the registry
 }
 
-// newParted looks for a prefix under which 8 partitions are on all three masters: the registry not where partitions 0 and 1 are,
-// but where partition 3 is.
+// newParted looks for a prefix under which 8 partitions are on all three masters. The registry must be on another
+// master than partitions 0 and 1, and on the same as partition 3.
 func newParted(t *testing.T, c *redistest.ClusterNodes, count int) *parted {
 	t.Helper()
 	p := &parted{}
@@ -48,7 +48,7 @@ func (p *parted) keysOf(partition int) lua.Keys {
 	return lua.NewKeys(p.prefix, lua.PartitionName(p.queue, partition))
 }
 
-// grow makes the queue have more partitions, each with the group before the count is known.
+// grow adds partitions to the queue. Each gets the group before the new count is published.
 func (p *parted) grow(count int) {
 	p.t.Helper()
 	from := p.counts.Latest()
@@ -67,7 +67,7 @@ func (p *parted) grow(count int) {
 	}
 }
 
-// producer returns a client that knows nothing yet.
+// producer returns a client that has not read anything yet.
 func (p *parted) producer() *bridge.Client {
 	p.t.Helper()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: p.redis, Prefix: p.prefix, Logger: p.log,
@@ -79,8 +79,8 @@ func (p *parted) producer() *bridge.Client {
 	return client
 }
 
-// readers are workers in another language, one for each partition: XREADGROUP and XACK. Each message must be in one of the
-// partitions where a count puts it.
+// readers are workers in another language, one for each partition: they use XREADGROUP and XACK. Each message must be
+// in a partition that follows from one of the counts.
 func (p *parted) readers() {
 	for i := range p.counts.Latest() {
 		p.run("reader", func(ctx context.Context) error {
@@ -91,7 +91,7 @@ func (p *parted) readers() {
 					"reader").Count(100).Block(500).Streams().Key(stream).Id(">").Build()).AsXReadSlices()
 				cancel()
 				if err != nil {
-					continue // nothing to read, or the end
+					continue // there is nothing to read, or the test ends
 				}
 				for _, one := range read[stream] {
 					e := lua.ParseEntry(one.ID, one.FieldValues)
@@ -100,7 +100,7 @@ func (p *parted) readers() {
 					if !slices.ContainsFunc(p.counts, belongs) && i != 0 {
 						p.t.Errorf("%s is in partition %d, where no count of %v puts it", e.ID, i, p.counts)
 					}
-					// Not with the context of the loop: an entry that was read is acknowledged.
+					// Not with the context of the loop, so that every entry that was read is acknowledged.
 					if n, err := p.redis.Client.Do(context.Background(),
 						c.B().Xack().Key(stream).Group("g").Id(one.ID).Build()).AsInt64(); n != 1 {
 						p.t.Errorf("XACK of %s: %d, %v", e.ID, n, err)
@@ -133,8 +133,8 @@ func (p *parted) end() {
 	}
 }
 
-// G1 with a queue of 8 partitions on three masters, and two bridges: each message is delivered once, in the partition that its ID
-// says, and all memory returns.
+// G1 with a queue of 8 partitions on three masters, and two bridges. Each message is delivered once, in the partition
+// that follows from its ID, and all memory is freed.
 func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 8)
@@ -153,7 +153,7 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 				batch := make([]bridge.NewMessage, 50)
 				for i := range batch {
 					batch[i] = bridge.NewMessage{Payload: []byte("x"), Delay: delay(round*50 + i)}
-					if i%2 == 0 { // the others get IDs of the client's own making
+					if i%2 == 0 { // the client chooses the IDs of the others
 						batch[i].ID = fmt.Sprintf("m-%d-%d-%d", caller, round, i)
 					}
 				}
@@ -165,8 +165,9 @@ func TestG1PartitionsOfAClusterAreDrained(t *testing.T) {
 	p.end()
 }
 
-// A queue grows from 2 to 8 partitions. What was scheduled before is found, refused as a duplicate, moved, cancelled and
-// delivered as before, by a producer that has heard of the growth and by one that has not.
+// A queue grows from 2 to 8 partitions. A message that was scheduled before can still be found, moved and cancelled,
+// its ID is still refused as a duplicate, and it is delivered. This holds for a producer that knows of the growth and
+// for one that does not.
 func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	t.Parallel()
 	p := newParted(t, redistest.Cluster(t, 3, 0), 2)
@@ -218,9 +219,10 @@ func TestG1PartitionsGrowOnACluster(t *testing.T) {
 	p.end()
 }
 
-// The master of the registry is away: a producer that never read it puts messages without a key and an ID into partition 0,
-// refuses an ID that the caller chose, and does not say of what it finds nowhere that it is not scheduled, nor of what it
-// cancelled there that it is nowhere else. When the registry is back, it finds all.
+// The master of the registry is down. A producer that never read the registry puts messages without a key and an ID
+// into partition 0, and refuses an ID that the caller chose. It does not report a message that it finds nowhere as
+// not scheduled, and it does not report a cancel as complete, because the message may be in another partition too.
+// When the registry is back, it finds everything.
 func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
@@ -238,7 +240,7 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	if _, err := knows.Schedule(ctx, p.queue, nil, bridge.WithID(elsewhere), bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	// as a client did that knew two partitions
+	// as a client did that knew of two partitions
 	if err := p.raw("ZADD", p.keysOf(1).Due, "9999999999999", inOld).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +270,8 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	if err := fresh.Cancel(ctx, p.queue, elsewhere); !errors.Is(err, bridge.ErrUnavailable) {
 		t.Errorf("who knows nothing says of another partition: %v", err)
 	}
-	// What can be reached is changed, and the error says that the same ID may be where nobody answers.
+	// What can be reached is changed, and the error says that the same ID may also be on the server that does not
+	// answer.
 	score := func(partition int, id string) float64 {
 		at, _ := c0.Do(ctx, c0.B().Zscore().Key(p.keysOf(partition).Due).Member(id).Build()).AsFloat64()
 		return at

@@ -18,15 +18,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// part is the stack of one partition of the queue.
+// part returns the stack of one partition of the queue.
 func (s *stack) part(i int) *stack {
 	one := *s
 	one.queue = lua.PartitionName(s.queue, i)
 	return &one
 }
 
-// plainReader reads one partition with XREADGROUP, and acknowledges with XACK, as a worker in another language does, until the
-// test ends.
+// plainReader reads one partition with XREADGROUP and acknowledges with XACK until the test ends, as a worker in
+// another language does.
 func (s *stack) plainReader(group string, ledger *redistest.Ledger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -37,7 +37,7 @@ func (s *stack) plainReader(group string, ledger *redistest.Ledger) {
 		for ctx.Err() == nil {
 			read := c.B().Xreadgroup().Group(group, "plain").Count(10).Streams().Key(key).Id(">").Build()
 			found, err := c.Do(ctx, read).AsXRead()
-			if err != nil || len(found[key]) == 0 { // also NOGROUP, before the partition is there
+			if err != nil || len(found[key]) == 0 { // also NOGROUP, before the partition exists
 				timer := time.NewTimer(10 * time.Millisecond)
 				select {
 				case <-ctx.Done():
@@ -62,9 +62,9 @@ func fieldValues(entry rueidis.XRangeEntry) (list []rueidis.XRangeFieldValue) {
 	return list
 }
 
-// G1 while a queue grows: from one partition to two and to eight, under the load of producers who hear of it at different times.
-// One group is served by plain commands in each partition, the other by a worker that is killed, and replaced, in the middle.
-// Nothing is lost, in any partition, and none is left with anything.
+// G1 while a queue grows from one partition to two and then to eight. Producers learn of the growth at different
+// times. One group uses plain commands in each partition, the other a worker that is killed and replaced in the
+// middle. No partition loses anything, and all are empty at the end.
 func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	t.Parallel()
 	const most, producers, each = 8, 4, 1500
@@ -87,7 +87,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 		all.Go(func() {
 			var client *bridge.Client
 			for n := range each {
-				if n%(100*(p+1)) == 0 { // what a producer knows of the partitions is as old as that
+				if n%(100*(p+1)) == 0 { // a producer keeps what it knows of the partitions for this long
 					var err error
 					if client, err = bridge.NewClient(bridge.ClientConfig{Redis: s.redis, Prefix: s.prefix,
 						Logger: s.log}); err != nil {
@@ -126,7 +126,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 	reached(producers * each / 3)
 	f.kill(worker)
 	f.start(worker)
-	all.Go(func() { grow(most) }) // twice at once
+	all.Go(func() { grow(most) }) // two calls at the same time
 	grow(most)
 	reached(producers * each * 2 / 3)
 	f.kill(worker)
@@ -172,13 +172,13 @@ func (s *stack) entriesAdded() int64 {
 	return n
 }
 
-// One of three masters is away, killed or hanging. A worker goes on with the partitions of the others, at their usual pace, and
-// takes up those of the lost master when it is back.
+// One of three masters is killed or hangs. A worker continues with the partitions of the other masters at the usual
+// pace, and takes up those of the lost master when it is back.
 func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 	t.Parallel()
 	for _, away := range []struct {
 		name     string
-		slots    int // fewer than twice the partitions, and more
+		slots    int // fewer than twice the number of partitions, and more
 		go_, end func(*redistest.Server)
 	}{
 		{"killed", 12, (*redistest.Server).Kill, (*redistest.Server).Start},
@@ -209,7 +209,7 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			if down == nil {
 				t.Fatalf("all partitions are on one master: %v", at)
 			}
-			var got sync.Map // ID → when
+			var got sync.Map // by ID: when it was delivered
 			s.worker("g", away.slots, func(_ context.Context, m *bridge.Message) error {
 				got.Store(m.ID, time.Now())
 				return nil
@@ -253,7 +253,8 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			gone := time.Now()
 			var slowest time.Duration
 			for time.Since(gone) < 11*time.Second {
-				late := time.Since(gone) > 6*time.Second // by then every read that was under way is given up, with its slots
+				// By then, every read that was under way has been given up, and its slots are free.
+				late := time.Since(gone) > 6*time.Second
 				patience := 8 * time.Second
 				if late {
 					patience = 1500 * time.Millisecond

@@ -23,8 +23,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What docs/OPERATIONS.md gives a worker for callbacks is enough to post, and without it nobody but operators, bridges and the
-// doctor sees where a target is and what it is signed with.
+// The permissions that docs/OPERATIONS.md gives a worker for callbacks are enough to post. Without them, only
+// operators, bridges and the doctor can see a target's URL and its signing keys.
 func TestADocumentedWorkerPostsCallbacks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -90,8 +90,8 @@ func TestADocumentedWorkerPostsCallbacks(t *testing.T) {
 	})
 }
 
-// What is posted is verified in Node.js, by the library of the specification, which is none of ours, and by the lines that
-// docs/CALLBACKS.md shows; both refuse a body that was changed, and those lines an old request.
+// Posted messages are verified in Node.js by the library of the specification, which is not ours, and by the code
+// that docs/CALLBACKS.md shows. Both refuse a changed body, and the code also refuses an old request.
 func TestCallbacksAreVerifiedInNode(t *testing.T) {
 	t.Parallel()
 	const dir = "testdata/webhooks"

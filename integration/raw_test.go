@@ -9,7 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A message that redis-cli alone scheduled arrives: a bare ZADD on a queue that nobody registered, and the documented MULTI.
+// A message that was scheduled with redis-cli alone arrives: with a bare ZADD on a queue that nobody registered, and
+// with the documented MULTI.
 func TestRedisCLIAloneSchedules(t *testing.T) {
 	t.Parallel()
 	cli, err := exec.LookPath("redis-cli")
@@ -24,7 +25,8 @@ func TestRedisCLIAloneSchedules(t *testing.T) {
 		_, err := s.raw("XPENDING", s.keys().Stream, "g").ToArray()
 		return err == nil, fmt.Sprint("no group: ", err)
 	})
-	// The worker registers its queue; a queue that is found only by its keys has no worker of ours, so forget the registration.
+	// The worker has registered its queue. The test deletes the registration, because it is about a queue that is
+	// found only by its keys.
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return s.number("HDEL", s.prefix+":queues", s.queue) == 1, "the worker has not registered its queue"
 	})
@@ -54,7 +56,8 @@ func TestRedisCLIAloneSchedules(t *testing.T) {
 	}
 }
 
-// The wake token is what makes it on time: with it, a message scheduled by plain commands is not late by a ceiling.
+// Plain commands that add the wake token have their message delivered on time. Without it, the bridge may wait for
+// its longest sleep.
 func TestWakeTokenOfPlainCommandsIsHeard(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))

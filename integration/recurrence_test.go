@@ -18,8 +18,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Three bridges, one of them killed each few seconds, and a second that recurs: each occurrence is there once, and as late as
-// ordinary messages are that are due between them. For 3 minutes with DUESTREAM_TEST_FULL.
+// Three bridges run, one of them is killed every few seconds, and a recurrence is due every second. Each occurrence
+// is scheduled once, and is as late as the ordinary messages that are due between them. With DUESTREAM_TEST_FULL it
+// takes 3 minutes.
 func TestEachOccurrenceIsDeliveredOnceWhileBridgesAreKilled(t *testing.T) {
 	t.Parallel()
 	length := 8 * time.Second
@@ -55,7 +56,7 @@ func TestEachOccurrenceIsDeliveredOnceWhileBridgesAreKilled(t *testing.T) {
 		f.kill(c)
 		f.start(c)
 		kills++
-		<-time.After(time.Duration(1000+random.IntN(3000)) * time.Millisecond) // when the next one dies
+		<-time.After(time.Duration(1000+random.IntN(3000)) * time.Millisecond) // when the next one is killed
 	}
 	late := map[string][]int64{}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
@@ -92,8 +93,8 @@ func TestEachOccurrenceIsDeliveredOnceWhileBridgesAreKilled(t *testing.T) {
 	}
 }
 
-// What docs/OPERATIONS.md gives a producer for recurrences is enough for all that a Client does with them, and without it nothing
-// is done by half.
+// The permissions that docs/OPERATIONS.md gives a producer for recurrences are enough for everything that a Client
+// does with them. Without them, no call does a part of its work.
 func TestADocumentedProducerMayWriteRecurrences(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -149,7 +150,7 @@ func TestADocumentedProducerMayWriteRecurrences(t *testing.T) {
 	})
 }
 
-// A bridge of the documented user plans what a plain client wrote, and looks for what is left of the one before.
+// A bridge of the documented user plans what a plain client wrote, and finds what is left of the previous spec.
 func TestADocumentedBridgePlansRecurrences(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A replica that a client has never heard of becomes the master of its queue. What goes over a connection of its own is told
-// where to go, and nobody goes there for it: a call that waits for a replica failed at once with MOVED, and so did changes of
-// targets and tokens, and the deletion of a queue.
+// A replica that a client has never heard of becomes the master of the client's queue. The server answers with MOVED,
+// and commands on a connection of their own have to follow it. Calls that wait for a replica once failed at once
+// instead, and so did changes of targets and tokens, and the deletion of a queue.
 func TestAMasterThatNobodyKnewIsFollowed(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 1, redistest.FailsOver...)

@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upgradeSteps are the blocks of commands of OPERATIONS.md, Upgrade and rollback, one line each.
+// upgradeSteps returns the blocks of commands of OPERATIONS.md, Upgrade and rollback, with one command per line.
 func upgradeSteps(t *testing.T) (steps []string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/OPERATIONS.md")
@@ -38,8 +38,9 @@ func upgradeSteps(t *testing.T) (steps []string) {
 	return steps
 }
 
-// The page about upgrade and rollback is done as it is written, with the release before, while messages with and without keys and
-// recurrences go on: every message is delivered, no occurrence is missing, and nothing waits for ever.
+// The steps of the page about upgrade and rollback are executed as documented, with the previous release, while
+// messages with and without keys and recurrences are in use. Every message is delivered, no occurrence is missing,
+// and no message waits for ever.
 func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 	t.Parallel()
 	oldProgram, newProgram := before.Build(t, before.Release), build(t)
@@ -155,8 +156,8 @@ func TestUpgradeAndRollbackAsDocumented(t *testing.T) {
 	occurrences()
 }
 
-// ticks has a recurrence of a second in a queue of its own, and returns what looks at what was delivered of it: no occurrence is
-// missing between the first and the last.
+// ticks starts a recurrence of one second in a queue of its own. The returned function checks that no occurrence is
+// missing between the first and the last that were delivered.
 func ticks(t *testing.T, s *stack) (check func()) {
 	t.Helper()
 	var mu sync.Mutex
@@ -183,7 +184,7 @@ func ticks(t *testing.T, s *stack) (check func()) {
 	return func() {
 		t.Helper()
 		var times []int64
-		// What was planned before reaches 20 s ahead, so the last of these were planned by the bridges of now.
+		// Older plans reach 20 s ahead, so bridges of this release have planned the last of these.
 		until := time.Now().Add(25 * time.Second).UnixMilli()
 		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 			mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// OPERATIONS.md explains every line that names trouble, and none that does not exist.
+// OPERATIONS.md explains every log line that reports a problem, and no line that does not exist.
 func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
@@ -26,7 +26,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 			}
 		}
 	}
-	lines := map[string]string{ // in the sources → what follows it in the log
+	lines := map[string]string{ // by pattern in the sources: the text that follows in the log
 		`\.(?:Warn|Error)\("([^"]+)"`: "",
 		`\bActivity: +"([^"]+)"`:      " is failing",
 		`\breported\("([^"]+)"`:       " is failing",
@@ -44,7 +44,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for line := range explained { // what is no trouble may be explained as well
+			for line := range explained { // lines that report no trouble may be explained too
 				explained[line] = explained[line] || strings.Contains(string(source), strconv.Quote(line))
 			}
 			for pattern, end := range lines {
@@ -67,7 +67,7 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	}
 }
 
-// Links within OPERATIONS.md and COOKBOOK.md, and from them to other documents, lead somewhere.
+// Links within OPERATIONS.md and COOKBOOK.md, and from them to other documents, have a target.
 func TestLinksOfOperationsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	anchors := func(document string) map[string]bool {

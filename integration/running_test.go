@@ -17,15 +17,15 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Messages of a queue whose partitions are on three masters are cancelled where they are: held by a worker, ready,
-// scheduled. Each handler hears of it once, the next message of each key is delivered after that, and nothing is tried
-// again or left behind.
+// Messages of a queue whose partitions are on three masters are cancelled in every state: held by a worker, ready and
+// scheduled. Each handler hears of it once. After that, the next message of each key is delivered. Nothing is retried
+// or left behind.
 func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 	t.Parallel()
 	const keys, partitions = 8, 4
 	p := newParted(t, redistest.Cluster(t, 3, 0), partitions)
 	policy := quick()
-	policy.VisibilityTimeout = 15 * time.Second // extended each 5 s
+	policy.VisibilityTimeout = 15 * time.Second // extended every 5 s
 	p.bridge(policy)
 
 	var mu sync.Mutex
@@ -72,7 +72,7 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 		return n == keys, fmt.Sprint(n, " are held")
 	})
 	send("next", true, 0)   // waits for its key
-	send("ready", false, 0) // the worker has no slot
+	send("ready", false, 0) // the worker has no free slot
 	send("later", false, time.Hour)
 	used := 0
 	for i := range partitions {
@@ -130,7 +130,7 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 	}
 }
 
-// stubbornHandler writes a line for each call, and hangs in the first for ever.
+// stubbornHandler writes a line for each call, and never returns for a message whose ID begins with "held".
 func stubbornHandler(path string) bridge.Handler {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -147,9 +147,9 @@ func stubbornHandler(path string) bridge.Handler {
 	}
 }
 
-// The process that holds a message is killed after the message was cancelled, and before it could let go of it. The
-// message ends all the same: no other worker gets it, no dead letter is made, and the next message of its key is
-// delivered. A message beside it that was not cancelled comes again.
+// A message is cancelled, and the process that holds it is killed before it can release it. The message still ends:
+// no other worker gets it, no dead letter is made, and the next message of its key is delivered. Another held message
+// that was not cancelled is delivered again.
 func TestCancelledMessageOfAKilledHolderEnds(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))

@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// G1 through a failover: the master is killed under load. What a client with Replicated(1) was told is accepted is lost by
-// nobody, and bridges, workers and clients go on by themselves.
+// G1 through a failover: the master is killed under load. No message that a client with Replicated(1) was told is
+// accepted is lost. Bridges, workers and clients continue on their own.
 func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
@@ -44,9 +44,9 @@ func TestG1SentinelFailoverLosesNothingReplicated(t *testing.T) {
 	}
 }
 
-// What a failover loses without Replicated: exactly what its replicas had not got. Replication is cut, then the master is killed:
-// everything accepted before the cut is delivered, of what was accepted in between the undelivered is lost, and it is counted
-// here. Servers and sentinels have passwords of their own.
+// A failover without Replicated loses exactly what the replicas had not received. Replication is cut, and then the
+// master is killed. Everything accepted before the cut is delivered. Of the messages accepted in between, those not
+// delivered yet are lost, and this test counts them. Servers and sentinels have different passwords.
 func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	t.Parallel()
 	const sentinelPassword = "s?e&c r@t"
@@ -104,8 +104,8 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	r := s.ledger.Summary("a", "b")
 	t.Logf("%v; accepted after the cut: %d, of these lost: %d of %d deliveries", r, window.accepted.Load(), cut,
 		2*window.accepted.Load())
-	// A call that the old master carried out, and whose reply was lost with it, is repeated on the new one: it has a later due
-	// time there, and was delivered before by the old one. Each such message came twice.
+	// A call that the old master executed, and whose reply was lost, is repeated on the new master. There the message
+	// has a later due time, and the old master had delivered it before. Each such message came twice.
 	if r.Early > r.Duplicated || r.Unexpected > 0 || r.Lost != cut {
 		t.Errorf("%v", r)
 	}
@@ -118,20 +118,20 @@ func TestSentinelFailoverLosesOnlyWhatWasNotReplicated(t *testing.T) {
 	}
 }
 
-// PITFALLS B9: after a failover the new master gives a new message the entry ID that an old worker still holds.
+// PITFALLS B9: after a failover the new master gives a new message an entry ID that an old worker still holds.
 //
 //  1. The worker reads entry e, which holds message "old", from a master whose replicas do not have it.
 //  2. A replica is promoted; a new message gets the entry ID e there, and another consumer of the group reads it.
 //  3. The worker, which had nothing to do with Redis meanwhile, acknowledges e.
 //
-// The acknowledgement must not touch the new message.
+// The acknowledgement must not affect the new message.
 func TestLateAckAfterFailoverDoesNotTouchANewMessage(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
 	s := newStack(t, w.Server())
 	s.groups("g")
 	policy := quick()
-	policy.VisibilityTimeout = time.Hour // so that the worker has no reason to extend, by which it would learn of its loss
+	policy.VisibilityTimeout = time.Hour // so that the worker does not extend, which would show it the loss
 	stop := s.bridge(policy)
 	w.Caught()
 	w.CutReplication()
@@ -165,28 +165,28 @@ func TestLateAckAfterFailoverDoesNotTouchANewMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// unknown: it had to be repeated, on the new connection
+	// Unknown is allowed too, because the call had to be repeated on the new connection.
 	if n, _ := pending[0].AsInt64(); n != 1 || how != bridge.Lost && how != bridge.Unknown {
 		t.Errorf("the late acknowledgement was %s, %d entries are pending, should be 1", how, n)
 	}
 }
 
-// A failover is not an attempt: handlers that run on through it keep their deliveries, although it lasts longer than the
-// visibility timeout. The new master counts how long entries have been pending from what was replicated.
+// A failover is not an attempt: handlers that keep running keep their deliveries, although the failover lasts longer
+// than the visibility timeout. The new master counts the idle times of entries from what was replicated.
 func TestFailoverBurnsNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := redistest.Sentinels(t, redistest.SentinelOptions{})
 	s := newStack(t, w.Server())
 	s.groups("g")
 	policy := quick()
-	policy.MaxAttempts = 1 // a burnt attempt would be a dead letter
+	policy.MaxAttempts = 1 // a lost attempt would cause a dead letter
 	s.bridge(policy)
 	const n = 20
 	finish := make(chan struct{})
 	var running atomic.Int64
 	s.worker("g", n, func(context.Context, *bridge.Message) error {
 		running.Add(1)
-		<-finish // on purpose deaf to its context
+		<-finish // ignores its context on purpose
 		return nil
 	})
 	s.schedule(n, "m", within(0))
@@ -206,7 +206,7 @@ func TestFailoverBurnsNoAttempt(t *testing.T) {
 	if outage := time.Since(began); outage < policy.VisibilityTimeout {
 		t.Errorf("the outage took %v, shorter than the visibility timeout: this test shows nothing", outage)
 	}
-	<-time.After(2 * policy.VisibilityTimeout) // time enough to reclaim what should not be
+	<-time.After(2 * policy.VisibilityTimeout) // enough time for a wrong reclaim to happen
 	if dead := s.number("XLEN", s.keys().Dead); dead != 0 || running.Load() != n {
 		t.Errorf("%d dead letters, %d deliveries of %d messages", dead, running.Load(), n)
 	}

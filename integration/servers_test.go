@@ -15,7 +15,8 @@ import (
 
 var serverRow = regexp.MustCompile("(?m)^\\| (Redis|Valkey) (\\d+\\.\\d+) \\| (yes|no) \\| `([A-Z]+)` \\| (yes|no) \\|$")
 
-// What the table of servers in docs/OPERATIONS.md says is what each server does, and every server that tests know has a row.
+// The table of servers in docs/OPERATIONS.md matches what each server does, and has a row for every server that tests
+// know.
 func TestServersDifferAsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/OPERATIONS.md")
 	if err != nil {
@@ -38,7 +39,7 @@ func TestServersDifferAsDocumented(t *testing.T) {
 		version := strings.Join(strings.Split(server.Version(), ".")[:2], ".")
 		row := documented[product+":"+version]
 		if row == nil {
-			t.Logf("%s has no row", server.Name()) // whoever runs the tests may bring a server of their own
+			t.Logf("%s has no row", server.Name()) // somebody may run the tests with another server
 			return
 		}
 		c := server.Client(t)

@@ -15,13 +15,14 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// TestSpeedAgainstTheFloor notices when something became several times slower. It compares nothing but figures of the same run:
-// the product with its floor, our scripts with bare commands, and a queue with a backlog with one without. The limits are about a
-// third of what was seen when they were written, and one of three tries is enough, so that a busy machine does not break it. What
-// is measured is the real program, which the race detector does not slow down. Figures worth quoting come from the benchmarks.
-func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel: it has the machine for itself, as far as this package goes
+// TestSpeedAgainstTheFloor notices when something has become several times slower. It compares only figures of the
+// same run: the product with its floor, our scripts with bare commands, and a queue with a backlog with one without.
+// The limits are about a third of the figures at the time of writing. One of three tries must pass, so that a busy
+// machine does not break the test. It measures the real program, which the race detector does not slow down. Use the
+// benchmarks for figures to quote.
+func TestSpeedAgainstTheFloor(t *testing.T) { // not parallel, so that it has the machine for itself within this package
 	duestream, server := build(t), redistest.Own(t)
-	limits := map[string]float64{ // of how many times as fast: the least that passes
+	limits := map[string]float64{ // the lowest speed ratios that pass
 		"enqueue_one_caller":       0.15,
 		"enqueue_64_callers":       0.15,
 		"enqueue_256_callers":      0.15,

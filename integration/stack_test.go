@@ -20,13 +20,13 @@ func TestMain(m *testing.M) {
 	if part := os.Getenv(childPart); part != "" {
 		os.Exit(runChild(part))
 	}
-	redistest.SideBySide(4) // most wait; those that measure are not parallel
+	redistest.SideBySide(4) // most of them wait; those that measure are not parallel
 	code := redistest.Run(m)
 	_ = os.RemoveAll(commandDir)
 	os.Exit(code)
 }
 
-// stack is duestream on one server, under a prefix of the test's own: clients, workers and bridges of this process.
+// stack is duestream on one server, with its own prefix: clients, workers and bridges of this process.
 type stack struct {
 	t      testing.TB
 	server *redistest.Server
@@ -79,13 +79,13 @@ func (s *stack) bridge(defaults bridge.Policy) (stop func()) {
 		s.t.Fatal(err)
 	}
 	stop = s.run("bridge", b.Run)
-	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) { // a worker that starts later reads its policy from there
+	redistest.Eventually(s.t, 10*time.Second, func() (bool, string) { // a worker that starts later reads them
 		return s.number("EXISTS", s.prefix+":defaults") == 1, "no defaults written"
 	})
 	return stop
 }
 
-// worker runs a worker that records what it handles in the ledger; the handler's error is its own.
+// worker runs a worker that records its deliveries in the ledger, and then calls handle.
 func (s *stack) worker(group string, concurrency int, handle bridge.Handler) (w *bridge.Worker, stop func()) {
 	s.t.Helper()
 	w, err := bridge.NewWorker(bridge.WorkerConfig{
@@ -123,7 +123,7 @@ func (s *stack) run(what string, run func(context.Context) error) (stop func()) 
 	return stop
 }
 
-// groups creates groups before anything is sent, so that each of them is owed everything.
+// groups creates groups before anything is sent, so that each of them gets everything.
 func (s *stack) groups(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
@@ -133,7 +133,7 @@ func (s *stack) groups(names ...string) {
 	}
 }
 
-// schedule sends n messages, the i-th with the options that each returns, and enters them in the ledger.
+// schedule sends n messages, the i-th with the delay that the function returns, and records them in the ledger.
 func (s *stack) schedule(n int, id string, delay func(i int) time.Duration) {
 	s.t.Helper()
 	batch := make([]bridge.NewMessage, n)
@@ -175,8 +175,9 @@ func (s *stack) number(args ...string) int64 {
 	return n
 }
 
-// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice, because what
-// is moved from the stream back to the schedule between two commands of a look would be seen in neither.
+// empty reports whether nothing of the queue is left: no member, entry, pending entry or hash field. It looks twice,
+// because a message that moves from the stream back to the schedule between two commands of a look could be missed in
+// both places.
 func (s *stack) empty(groups ...string) (bool, string) {
 	ok, left := s.look(groups)
 	if ok {
@@ -204,7 +205,7 @@ func (s *stack) look(groups []string) (bool, string) {
 	return true, ""
 }
 
-// settled waits until every group has everything, and nothing of the queue is left.
+// settled waits until every group has got everything and nothing of the queue is left.
 func (s *stack) settled(timeout time.Duration, groups ...string) redistest.Result {
 	s.t.Helper()
 	redistest.Eventually(s.t, timeout, func() (bool, string) {
@@ -221,7 +222,8 @@ func quick() bridge.Policy {
 		RetryMax: 200 * time.Millisecond}
 }
 
-// patient is quick where nobody dies and a delivery twice is a failure: a worker that a busy machine holds up keeps what it has.
+// patient returns the policy of quick for tests in which nothing dies and a second delivery is a failure. A worker
+// that a busy machine delays keeps its deliveries.
 func patient() bridge.Policy {
 	policy := quick()
 	policy.VisibilityTimeout = time.Minute

@@ -17,7 +17,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// fated is a handler that does to each message what its ID says, and notes each call in a file that outlives the process.
+// fated returns a handler whose result follows from the ID of the message. It writes each call to a file that
+// outlives the process.
 func fated(book string) bridge.Handler {
 	return func(_ context.Context, m *bridge.Message) error {
 		before := calls(book, m.ID)
@@ -43,7 +44,7 @@ func fated(book string) bridge.Handler {
 	}
 }
 
-// calls is how often a book has a message.
+// calls returns how often a message is in such a file.
 func calls(book, id string) (n int) {
 	text, _ := os.ReadFile(book)
 	for line := range strings.Lines(string(text)) {
@@ -73,8 +74,8 @@ func produceForever(ctx context.Context, r *bridge.Redis) error {
 	return nil
 }
 
-// The histories of messages of all fates are what was done to them, no more and no less, with who did it, while bridges, workers
-// and producers are killed in the middle of their work.
+// The histories of messages with all outcomes contain exactly what was done to them and who did it, while bridges,
+// workers and producers are killed during their work.
 func TestStoriesTellWhatWasDone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, "--appendonly", "yes"))
@@ -166,7 +167,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 		err := s.client.Cancel(ctx, s.queue, "waits-0", bridge.Retries())
 		return err == nil, fmt.Sprint(err)
 	})
-	for i := range 2 { // nothing else is with the worker then
+	for i := range 2 { // the worker holds nothing else at that time
 		id := fmt.Sprint("dies-", i)
 		send(id, soon)
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
@@ -187,7 +188,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 	f.kill(producer)
 	members, err := s.raw("ZRANGE", s.keys().Due, "-100", "-1").AsStrSlice()
 	must(err)
-	for _, id := range members { // the last ones before it died
+	for _, id := range members { // the last ones before the producer died
 		words, _ := story(id)
 		if !slices.Equal(words, []string{scheduled}) {
 			t.Errorf("the story of %s is %q", id, words)

@@ -17,7 +17,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Client, worker and bridge, and the command, over TLS with certificates on both sides, all by what the URL says, as an ACL user.
+// Client, worker, bridge and command run over TLS with certificates on both sides, as an ACL user. All settings come
+// from the URL.
 func TestEverythingRunsOverTLS(t *testing.T) {
 	t.Parallel()
 	server := redistest.TLS(t, redistest.NewAuthority(t))
@@ -74,7 +75,8 @@ func TestEverythingRunsOverTLS(t *testing.T) {
 	}
 }
 
-// A connection that cannot be trusted is refused with the reason and what to check, at once, also by those who wait for a server.
+// A connection that cannot be trusted is refused at once, with the reason and what to check, also by callers that
+// wait for a server.
 func TestUntrustedServerIsRefusedWithTheReason(t *testing.T) {
 	t.Parallel()
 	authority, other := redistest.NewAuthority(t), redistest.NewAuthority(t)

@@ -17,7 +17,7 @@ import (
 // fenced is one fenced block of a document.
 type fenced struct {
 	document string
-	line     int // of the first line inside
+	line     int // the number of the first line inside
 	lines    []string
 }
 
@@ -47,14 +47,14 @@ func fencedBlocks(t *testing.T, document, language string) []fenced {
 	return blocks
 }
 
-// replay carries what transcripts of one document have in common: the values that placeholders stand for.
+// replay holds what all transcripts of one document share: the values of the placeholders.
 type replay struct {
 	t     *testing.T
 	url   string
 	known map[string]string
 }
 
-// step is a command of a transcript and the reply it should get.
+// step is a command of a transcript and its expected reply.
 type step struct {
 	line     int
 	command  string
@@ -121,7 +121,7 @@ func (r *replay) block(b fenced) {
 	}
 }
 
-// define gives a placeholder of the form <due = now + 2 s> its value.
+// define sets the value of a placeholder of the form <due = now + 2 s>.
 func (r *replay) define(text string) string {
 	m := definition.FindStringSubmatch(text)
 	n, _ := strconv.Atoi(m[2])
@@ -141,7 +141,7 @@ func (r *replay) fill(command string) string {
 	})
 }
 
-// match compares a reply, and learns what its new placeholders stand for.
+// match compares a reply with the expected one, and records the values of new placeholders.
 func (r *replay) match(s step, got []string) error {
 	learned := map[string]string{}
 	line := func(want, got string) bool {
@@ -167,7 +167,8 @@ func (r *replay) match(s step, got []string) error {
 	return nil
 }
 
-// pattern is a line of an expected reply as a regular expression, and the placeholders that its groups give a value.
+// pattern returns a regular expression for a line of an expected reply, and the placeholders whose values its groups
+// capture.
 func (r *replay) pattern(want string, learned map[string]string) (pattern string, names []string) {
 	at := 0
 	for _, m := range placeholder.FindAllStringSubmatchIndex(want, -1) {
@@ -212,7 +213,7 @@ func matchOrdered(want, got []string, line func(want, got string) bool) bool {
 	return len(want) == len(got)
 }
 
-// matchUnordered leaves the numbers of list items out.
+// matchUnordered ignores the order of lines and the numbers of list items.
 func matchUnordered(want, got []string, line func(want, got string) bool) bool {
 	bare := regexp.MustCompile(`^ *(\d+\) +)*`)
 	left := make([]string, len(got))
@@ -234,7 +235,7 @@ func matchUnordered(want, got []string, line func(want, got string) bool) bool {
 	return len(left) == 0
 }
 
-// redisCLI is a running redis-cli that is typed into.
+// redisCLI is a running redis-cli that gets commands on its standard input.
 type redisCLI struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -270,11 +271,11 @@ func startRedisCLI(t *testing.T, url string) *redisCLI {
 	return c
 }
 
-// elapsed is what redis-cli adds to the reply of a command that took half a second or more.
+// elapsed matches the line that redis-cli adds after a command that took half a second or more.
 var elapsed = regexp.MustCompile(`^\(\d+\.\d+s\)$`)
 
-// send types a command and returns the lines of its reply. A lone quote makes redis-cli complain without asking the server: that
-// marks the end of the reply, within MULTI as well.
+// send sends a command and returns the lines of its reply. Then it sends a lone quote, for which redis-cli prints an
+// error without asking the server. That error marks the end of the reply, also within MULTI.
 func (c *redisCLI) send(command string) []string {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, command+"\n\"\n"); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue whose partitions are on several masters of a cluster is exported, and imported into one of another name with fewer
-// partitions on the same cluster: what had been scheduled and what had died is delivered from the copy, once, and on time.
+// A queue whose partitions are on several masters of a cluster is exported, and imported into a queue of another name
+// that has fewer partitions. Scheduled messages and dead letters are delivered from the copy, once and on time.
 func TestExportAndImportOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)
@@ -76,8 +76,9 @@ func TestExportAndImportOnACluster(t *testing.T) {
 	}
 }
 
-// A recurrence goes on elsewhere where it was, while the bridge it comes from still plans: each occurrence is delivered once,
-// there or here, and what was missed in between is made up for. One of its name is not overwritten.
+// A recurrence continues in the queue that it is imported into, while the bridge of the original still plans. Each
+// occurrence is delivered once, from one of them, and missed occurrences are made up for. An existing recurrence of
+// the same name is not overwritten.
 func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -122,7 +123,7 @@ func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
 	if _, err := command(from, "", "queue", "set", from.queue, "--create", "held=true"); err != nil {
 		t.Fatal(err)
 	}
-	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // held, and nothing is being worked on
+	redistest.Eventually(t, 30*time.Second, func() (bool, string) { // held, with no message in work
 		left := from.number("XLEN", from.keys().Stream)
 		return left == 0, fmt.Sprint(left, " entries")
 	})
@@ -154,9 +155,9 @@ func TestARecurrenceGoesOnWhereItIsImported(t *testing.T) {
 	}
 }
 
-// Occurrences that were scheduled when their recurrence was exported are taken back where they are imported, also in a queue
-// with partitions. An import put each into the partition of its ID, where nobody looked for them. Commands of the release
-// before read this export, and this one reads theirs.
+// The occurrences that were scheduled when their recurrence was exported can be removed where they are imported, also
+// in a queue with partitions. An import once put each into the partition of its ID, where a removal did not look.
+// Commands of the previous release read this export, and this release reads theirs.
 func TestARecurrenceThatWasImportedTakesItsOccurrencesBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -198,7 +199,7 @@ func TestARecurrenceThatWasImportedTakesItsOccurrencesBack(t *testing.T) {
 	if len(occurrences) != n || !slices.ContainsFunc(occurrences, func(id string) bool { return !isOf(0)(id) }) {
 		t.Fatal(occurrences)
 	}
-	place := func(what string) string { // that belongs to partition 3
+	place := func(what string) string { // an ID or a key that belongs to partition 3
 		for i := 0; ; i++ {
 			if text := fmt.Sprint(what, i); isOf(3)(text) {
 				return text
@@ -209,7 +210,7 @@ func TestARecurrenceThatWasImportedTakesItsOccurrencesBack(t *testing.T) {
 	if err := from.schedule1(own, bridge.In(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	taken := occurrences[0] // somebody's own message stands in its place, and has a key
+	taken := occurrences[0] // an unrelated message with a key takes the place of an occurrence
 	if err := from.bold().Cancel(t.Context(), from.queue, taken); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// lockedLog is a log that may be read while it is written.
+// lockedLog is a log that may be read while it is being written.
 type lockedLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -30,8 +30,8 @@ func (l *lockedLog) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// A bridge that may not run INFO serves a server of which it knows nothing, and says so in one line. Once it served one that
-// evicts, and said nothing.
+// A bridge that may not run INFO serves a server whose settings it cannot check, and says so in one line. It once
+// served a server that evicts keys, and said nothing.
 func TestBridgeSaysThatItCouldNotCheckTheServer(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

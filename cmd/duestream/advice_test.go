@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// advised is what stats and top say in JSON.
+// advised is a line of stats or top as JSON.
 type advised struct {
 	Queue  string           `json:"queue"`
 	Advice []doctor.Finding `json:"advice"`
@@ -25,13 +25,13 @@ func codesOf(advice []doctor.Finding) string {
 	return strings.Join(codes, " ")
 }
 
-// beat writes the heartbeat of a bridge that started long ago, and does nothing. It is ahead of the clock, so that it does not
-// grow old while a test waits for a busy machine.
+// beat writes the heartbeat of an old bridge that does no work. Its time is ahead of the clock, so that the heartbeat
+// does not expire while a test waits for a busy machine.
 func (c *cli) beat() {
 	c.do("ZADD", c.prefix+":bridges", c.ms(10*time.Minute), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
 }
 
-// ms is the server's clock, and something, in milliseconds.
+// ms returns the time of the server's clock plus d, in milliseconds.
 func (c *cli) ms(d time.Duration) string {
 	c.t.Helper()
 	r := c.redis()
@@ -42,7 +42,7 @@ func (c *cli) ms(d time.Duration) string {
 	return fmt.Sprint(clock[0]*1000 + clock[1]/1000 + d.Milliseconds())
 }
 
-// Stats and top say in one line what is wrong, in JSON too, and what to do next; they say nothing where all is in order.
+// Stats and top name the fault and the next step in one line, in JSON too. They say nothing if all is in order.
 func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 	t.Parallel()
 	for _, stage := range []struct {
@@ -54,7 +54,7 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 		{"D309", "q: 2 messages are overdue, the oldest by 1m", func(c *cli) {
 			c.do("ZADD", c.key("q", "due"), c.ms(-time.Minute), "late", c.ms(-time.Second), "later")
 		}},
-		{"", "", func(c *cli) { // somebody drains it
+		{"", "", func(c *cli) { // a group reads the queue
 			c.do("ZADD", c.key("q", "due"), c.ms(-time.Minute), "late")
 			c.do("XADD", c.key("q", "stream"), "*", "id", "a", "payload", "")
 			c.do("XREADGROUP", "GROUP", "g", "c", "STREAMS", c.key("q", "stream"), ">")
@@ -67,7 +67,7 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.do("XGROUP", "DESTROY", c.key("q", "stream"), "g")
 			c.do("XADD", c.key("q", "stream"), "*", "id", "a", "payload", "")
 		}},
-		{"D402", "q, group h: 3 entries wait, the oldest for 1m", func(c *cli) { // nobody ever worked for it
+		{"D402", "q, group h: 3 entries wait, the oldest for 1m", func(c *cli) { // no worker ever served it
 			for i := range 3 {
 				c.do("XADD", c.key("q", "stream"), c.ms(-90*time.Second)+fmt.Sprint("-", i+1), "id", "a", "payload", "")
 			}
@@ -92,7 +92,7 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 			c.do("XGROUP", "CREATE", c.key("q", "stream"), "g", "0", "MKSTREAM")
 			c.beat()
 			stage.do(c)
-			redistest.Eventually(t, patience, func() (bool, string) { // a server that just started is given some seconds
+			redistest.Eventually(t, patience, func() (bool, string) { // a server that just started gets some seconds
 				var all []advised
 				c.json(&all, "stats")
 				return len(all) == 1 && codesOf(all[0].Advice) == stage.code, fmt.Sprintf("%+v", all)
@@ -112,7 +112,7 @@ func TestStatsAndTopSayWhatIsWrongInOneLine(t *testing.T) {
 	}
 }
 
-// A server that may delete queues is spoken of by everything that looks, and --watch says it as well.
+// Every command that looks warns of a server that may evict queues, also with --watch.
 func TestAdviceNamesAServerThatEvicts(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"))
@@ -135,7 +135,7 @@ func TestAdviceNamesAServerThatEvicts(t *testing.T) {
 	}
 }
 
-// More advice than fits is counted.
+// Stats count the advice that does not fit.
 func TestStatsCountTheAdviceThatTheyLeaveOut(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -27,18 +27,18 @@ type app struct {
 	out, err io.Writer
 
 	redisURL, prefix string
-	json             bool // what is printed is for programs
+	json             bool // print JSON for programs (--json)
 	durability       flags.Durability
-	oldBridges       flags.Switch                // as the flag says
-	allowOldBridges  bool                        // as flag and environment say
-	passwordsFrom    []string                    // where those come from that are no part of the URL
-	passwords        func(*rueidis.ClientOption) // sets those that are no part of the URL
+	oldBridges       flags.Switch                // value of the flag --allow-old-bridges
+	allowOldBridges  bool                        // the flag, else the environment
+	passwordsFrom    []string                    // sources of the passwords that do not stand in the URL
+	passwords        func(*rueidis.ClientOption) // sets the passwords that do not stand in the URL
 	color            term.ColorMode
 
-	started bool // arguments and flags were accepted
+	started bool // arguments and flags were accepted, and the command has begun
 
-	// redisTime returns the clock of the server that holds a queue, of any server for ""; nil before there is a
-	// connection.
+	// redisTime returns the clock of the server that holds a queue, and for "" the clock of any server. It is nil
+	// until there is a connection.
 	redisTime func(queue string) (time.Time, error)
 }
 
@@ -52,15 +52,15 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root.SetIn(in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	root.InitDefaultCompletionCmd() // it prints to what is set by now
+	root.InitDefaultCompletionCmd() // prints to the writers that are set by now
 	if shells, _, err := root.Find([]string{"completion"}); err == nil {
-		shells.RunE = help // else it takes any word for a shell
+		shells.RunE = help // cobra's own takes any word for a shell
 	}
 	err := root.ExecuteContext(ctx)
 	lost := printed.End()
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
-		if lost == nil { // which is what cobra says, too
+		if lost == nil { // a lost output reaches us as an error of cobra, too
 			text := middleCut(err.Error())
 			if word, above := unknownCommand(root, args); word != "" {
 				text = fmt.Sprintf("unknown command %q for %q", human.OneLine(word, 100), above.CommandPath())
@@ -76,7 +76,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return exitCode(err)
 }
 
-// middleCut shortens a flag library's error in the middle: it quotes the whole value, and the reason stands at the end.
+// middleCut shortens the error of a flag library in its middle. Such an error quotes the whole value and gives the
+// reason at its end.
 func middleCut(text string) string {
 	const most, keep = 500, 200
 	if len(text) <= most {
@@ -137,7 +138,7 @@ Try it without installing anything:   duestream dev`,
 	return root
 }
 
-// helpCommand replaces cobra's, which succeeds for a command that does not exist: this one fails, as running it does.
+// helpCommand replaces cobra's help command. Cobra's succeeds for a command that does not exist; this one fails.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [command]", Short: "Help about any command", Long: "Prints the help of a command, as --help does.",
@@ -198,7 +199,7 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 		err error
 	}
 	answer := make(chan dialed, 1)
-	go func() { // an interrupt does not wait for a server that does not answer
+	go func() { // so that an interrupt does not wait for a silent server
 		r, err := bridge.Dial(ctx, a.redisURL, a.passwords, failFast)
 		answer <- dialed{r, err}
 	}()
@@ -210,13 +211,13 @@ func (a *app) connect(ctx context.Context) (*bridge.Redis, error) {
 	}
 }
 
-// failFast has reads end with the error of a broken connection, where the client library would repeat them for ever.
+// failFast makes a read return the error of a broken connection. The client library would retry for ever.
 func failFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
 
-// hostOf returns a URL without user and passwords.
+// hostOf returns the URL without user and password.
 func hostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }
 
-// oldBridgesFlag adds --allow-old-bridges to a command that writes what not all bridges serve.
+// oldBridgesFlag adds --allow-old-bridges to a command that writes something older bridges do not serve.
 func (a *app) oldBridgesFlag(cmd *cobra.Command) {
 	flags.SwitchVar(cmd.Flags(), &a.oldBridges, "allow-old-bridges",
 		"go on although a bridge is alive that may not serve this; default $DUESTREAM_ALLOW_OLD_BRIDGES")

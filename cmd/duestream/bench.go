@@ -26,13 +26,13 @@ type benchOptions struct {
 	duration                                                  time.Duration
 	force                                                     bool
 
-	changed func(flag string) bool // whether a flag was given
+	changed func(flag string) bool // reports whether a flag was given
 }
 
 // benchScenario is an argument of bench: it runs one or more scenarios of package bench.
 type benchScenario struct {
 	name, about string
-	messages    int // unless --messages says otherwise: sizes for about ten seconds on a small machine
+	messages    int // default of --messages: about ten seconds on a small machine
 	run         func(ctx context.Context, o benchOptions, cfg bench.Config, dial benchDial) ([]bench.Result, error)
 }
 
@@ -136,7 +136,7 @@ interrupted. It loads the server as much as it can: not one that others need now
 	return a.does(cmd, o.check, func(ctx context.Context, names []string) error { return a.runBench(ctx, o, names) })
 }
 
-// check refuses values out of their limits and unknown scenarios, all in one error.
+// check refuses values outside their limits and unknown scenarios. One error names all of them.
 func (o *benchOptions) check(names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -194,7 +194,7 @@ func (a *app) runBench(ctx context.Context, o benchOptions, names []string) (err
 			cfg.Messages = o.messages
 		}
 		if o.payload == 0 {
-			cfg.Payload = -1 // none, where the scenario's zero is its default
+			cfg.Payload = -1 // no payload: the scenario takes 0 for its default
 		}
 		results, err := s.run(ctx, o, cfg, func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error) {
 			return bridge.Dial(ctx, a.redisURL, append(with, a.passwords, failFast)...)

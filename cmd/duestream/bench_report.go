@@ -31,11 +31,11 @@ type benchReport struct {
 }
 
 type benchServer struct {
-	Product     string  `json:"product"` // empty where it does not tell
+	Product     string  `json:"product"` // empty if the server does not say
 	Version     string  `json:"version"`
 	AOF         bool    `json:"aof"`
-	AppendFsync string  `json:"appendfsync"` // empty where CONFIG is not allowed
-	Save        *string `json:"save"`        // null where CONFIG is not allowed
+	AppendFsync string  `json:"appendfsync"` // empty if CONFIG is not allowed
+	Save        *string `json:"save"`        // null if CONFIG is not allowed
 	MaxMemory   int64   `json:"maxmemory_bytes"`
 	Replicas    int     `json:"replicas"`
 	Nodes       int     `json:"nodes"`
@@ -46,7 +46,8 @@ type benchClient struct {
 	PingMS float64 `json:"ping_ms"` // median
 }
 
-// benchServer describes the server. It refuses a server that a bridge would refuse, and a replica, which takes no writes.
+// benchServer describes the server. It refuses a server that a bridge would refuse, and a replica, because a replica
+// takes no writes.
 func (a *app) benchServer(ctx context.Context, r *bridge.Redis) (*benchReport, error) {
 	info, err := view.CheckServer(ctx, r.Client)
 	if err != nil {
@@ -115,7 +116,7 @@ func (s benchServer) persistence() string {
 	return strings.Join(append(parts, fmt.Sprintf("%d replicas", s.Replicas)), "; ")
 }
 
-// printResults writes the figures of a scenario.
+// printResults prints the figures of a scenario as a table.
 func printResults(w io.Writer, results []bench.Result) {
 	rows := [][]string{{"", "FIGURE", "FLOOR", "RATIO", "UNIT", "FIGURE FROM … TO"}}
 	for _, r := range results {
@@ -140,7 +141,7 @@ func printResults(w io.Writer, results []bench.Result) {
 	}
 }
 
-// significant writes a number with three significant digits, and never rounds the digits before the point.
+// significant formats a number with three significant digits. Digits before the point are never rounded away.
 func significant(x float64) string {
 	if math.Abs(x) >= 1000 {
 		return human.Thousands(int64(math.Round(x)))

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// small are flags at which a scenario says nothing, and takes no time.
+// small are flags for a scenario that takes no time. Its figures mean nothing.
 var small = []string{"--messages", "1000", "--rounds", "2", "--callers", "4,8", "--rate", "500", "--rates", "5,200",
 	"--duration", "400ms", "--queues", "5", "--bridges", "2"}
 
@@ -19,7 +19,7 @@ func smallBench(args ...string) []string { return append(append([]string{"bench"
 func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))
-	c.prefix = "" // its own default
+	c.prefix = "" // the default of bench
 	out := c.ok(smallBench("enqueue", "deliver", "trip", "lateness", "retry")...)
 	for _, text := range []string{
 		"server ", c.s.Version(), "append-only file off", "PING ", "prefix duestream-bench",
@@ -38,7 +38,7 @@ func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	c.holdsNothing()
 }
 
-// holdsNothing fails the test unless the server, which is the test's own, is empty.
+// holdsNothing fails the test if the server, which is the test's own, has keys.
 func (c *cli) holdsNothing() {
 	c.t.Helper()
 	client := c.redis()

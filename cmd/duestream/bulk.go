@@ -33,7 +33,7 @@ command: what was done is not done again.`,
 	}, a.bulkCancel(), a.bulkReschedule(), a.bulkExpire())
 }
 
-// bulkFlags say which messages are meant, and how they are changed.
+// bulkFlags are the flags that select messages and limit the change.
 type bulkFlags struct {
 	filter  admin.BulkFilter
 	headers flags.Headers
@@ -42,7 +42,7 @@ type bulkFlags struct {
 	dryRun  bool
 	rate    string
 	perSec  float64
-	spread  time.Duration // of reschedule
+	spread  time.Duration // only of bulk reschedule
 }
 
 func (o *bulkFlags) flags(cmd *cobra.Command) {
@@ -60,7 +60,7 @@ func (o *bulkFlags) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 
-// named says whether all messages are named one by one.
+// named reports whether every message is named by its ID.
 func (o *bulkFlags) named(ids []string) bool { return len(ids) > 0 || o.file != "" }
 
 func (o *bulkFlags) check(ids []string) (err error) {
@@ -79,7 +79,7 @@ func (o *bulkFlags) check(ids []string) (err error) {
 	return errors.Join(err, checkGroup(o.filter.Group))
 }
 
-// read takes the IDs of the command line, or of the file.
+// read puts the IDs of the command line, or of the file, into the filter.
 func (o *bulkFlags) read(a *app, ids []string) error {
 	o.filter.IDs = ids
 	if o.file == "" {
@@ -115,20 +115,20 @@ func (o *bulkFlags) read(a *app, ids []string) error {
 	return nil
 }
 
-// bulkCall is one of the changes.
+// bulkCall changes the selected messages of a queue: it cancels, reschedules or expires them.
 type bulkCall func(context.Context, string, admin.BulkFilter, admin.BulkOptions) (admin.BulkResult, error)
 
-// bulkAnswer is what is printed as JSON.
+// bulkAnswer is the result as JSON.
 type bulkAnswer struct {
 	admin.BulkResult
 	DryRun  bool                `json:"dry_run"`
 	Seconds float64             `json:"seconds"`
-	First   []admin.BulkMessage `json:"first,omitempty"`  // of a dry run: some that are meant
-	Missed  []admin.BulkMessage `json:"missed,omitempty"` // some that were gone, or refused
+	First   []admin.BulkMessage `json:"first,omitempty"`  // a dry run's first selected messages
+	Missed  []admin.BulkMessage `json:"missed,omitempty"` // the first messages that were gone or refused
 }
 
-// changeMany carries out a change, and says what became of the messages. what is "cancelled"; already is what is said of those
-// that needed no change.
+// changeMany carries out a change and prints the result. what is the participle of the change, such as "cancelled".
+// already describes messages that needed no change.
 func (a *app) changeMany(ctx context.Context, queue string, o *bulkFlags, call bulkCall, what, already string) error {
 	const some = 10
 	bar, began, v := term.NewProgress(a.err, what), time.Now(), bulkAnswer{DryRun: o.dryRun}
@@ -194,7 +194,7 @@ func (a *app) describeBulk(v bulkAnswer, o *bulkFlags, now time.Time, what, alre
 	a.listBulk(v.Missed, v.Gone+v.Refused, now, "not "+what+":")
 }
 
-// listBulk prints some of the messages.
+// listBulk prints a table of the first messages, and how many more there are.
 func (a *app) listBulk(some []admin.BulkMessage, total int, now time.Time, title string) {
 	if len(some) == 0 {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// fill schedules messages by one plain command; their IDs are a prefix and a number.
+// fill schedules messages by plain commands. Their IDs are the prefix followed by a number.
 func (c *cli) fill(queue, prefix string, n int, due time.Time) {
 	c.t.Helper()
 	add := []string{"ZADD", c.key(queue, "due")}
@@ -98,7 +98,7 @@ func TestBulkTakesIDsFromAFile(t *testing.T) {
 	}
 }
 
-// What a bulk run would touch must have been said; and of what no ID was given, a cancel asks.
+// A bulk command needs an explicit selection. A bulk cancel without IDs also needs consent.
 func TestBulkRefusesWhatDoesNotSayWhatIsMeant(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -121,8 +121,8 @@ func TestBulkRefusesWhatDoesNotSayWhatIsMeant(t *testing.T) {
 	c.fails(exitUnavailable, nil, "bulk", "cancel", "q", "m")
 }
 
-// A run is killed in the middle, while a bridge drains what it is about to cancel. The same command goes on, and in the end each
-// message was either cancelled or is ready, and nothing is left of those that were cancelled.
+// A run is killed in the middle. The same command is repeated while a bridge drains some of the messages. In the end
+// each message is either cancelled or ready, and the cancelled messages leave nothing behind.
 func TestBulkIsKilledAndGoesOn(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -139,7 +139,7 @@ func TestBulkIsKilledAndGoesOn(t *testing.T) {
 		t.Fatal("it was done before it was killed")
 	}
 	soon := time.Now()
-	for i := range 20 { // becomes ready while the rest is cancelled
+	for i := range 20 { // due while the rest is cancelled
 		c.do("ZADD", c.key("q", "due"), fmt.Sprint(soon.Add(time.Duration(i)*10*time.Millisecond).UnixMilli()),
 			fmt.Sprintf("now-%02d", i))
 	}

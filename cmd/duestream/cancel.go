@@ -50,13 +50,13 @@ them, 6 when of some.`,
 type cancelled struct {
 	ID        string       `json:"id"`
 	Cancelled bool         `json:"cancelled"`
-	Retries   []takenRetry `json:"retries,omitempty"` // those that were cancelled
+	Retries   []takenRetry `json:"retries,omitempty"` // the retries that were cancelled
 }
 
 func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach, queue string, ids []string) error {
 	answers := make([]cancelled, 0, len(ids))
 	missing := 0
-	var late error // cancelled, but not as durable as asked
+	var late error // cancelled, but not yet as durable as asked
 	for _, id := range ids {
 		var taken []bridge.Retry
 		err := o.within(&taken, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) })
@@ -84,12 +84,12 @@ func (a *app) cancelMessages(ctx context.Context, client *bridge.Client, o reach
 	return fmt.Errorf("%w: not scheduled: %d of %s", errSomeWait, missing, human.Counted(len(ids), "message"))
 }
 
-// cancelledRunning is the answer to one message of cancel --running in JSON.
+// cancelledRunning is the result for one message of cancel --running, as JSON.
 type cancelledRunning struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`
-	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that hear of it
-	Retries []takenRetry         `json:"retries,omitempty"` // those that were cancelled
+	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that are told
+	Retries []takenRetry         `json:"retries,omitempty"` // the retries that were cancelled
 }
 
 func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, queue string, ids []string) error {
@@ -98,7 +98,7 @@ func (a *app) cancelRunning(ctx context.Context, client *bridge.Client, group, q
 	for _, c := range done {
 		switch c.Verdict {
 		case bridge.VerdictNotFound:
-			if missing++; err != nil { // not definite
+			if missing++; err != nil { // only a whole search proves that it is nowhere
 				continue
 			}
 		case bridge.VerdictUnread:

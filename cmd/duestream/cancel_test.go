@@ -32,7 +32,7 @@ func TestCancelSaysWhatItCancelled(t *testing.T) {
 	}
 }
 
-// retries puts into the schedule what is left of a message that groups failed.
+// retries schedules retries of a message, as after failed attempts of groups.
 func (c *cli) retries(queue, id string, due time.Time, groups ...string) {
 	c.t.Helper()
 	client, k := c.s.Client(c.t), lua.NewKeys(c.prefix, queue)
@@ -50,7 +50,7 @@ func (c *cli) retries(queue, id string, due time.Time, groups ...string) {
 	}
 }
 
-// "Paid: stop the callbacks", after the first attempt has failed.
+// A payment arrives after the first failed attempt: the retries of the callback are cancelled.
 func TestCancelTakesRetriesThatWait(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -62,7 +62,7 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 		strings.Contains(out, ",") {
 		t.Error(out)
 	}
-	// the message itself; its retries are looked for only when it is not there
+	// Only the message itself: retries are searched only if there is no such message.
 	if out := c.ok("cancel", "q", "a"); out != "a  cancelled\n" {
 		t.Error(out)
 	}
@@ -82,7 +82,7 @@ func TestCancelTakesRetriesThatWait(t *testing.T) {
 	c.fails(exitInvalid, nil, "cancel", "q", "b", "--retries", "--group", "g")
 }
 
-// With --running a message is cancelled wherever it is. Each message gets a verdict.
+// With --running, a message is cancelled in any state, and each message gets a verdict.
 func TestCancelRunning(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// follow has now tell the clock of Redis from here on.
+// follow makes now return the clock of Redis from here on.
 func (a *app) follow(ctx context.Context, op *admin.Admin) {
 	a.redisTime = func(queue string) (time.Time, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -16,8 +16,8 @@ func (a *app) follow(ctx context.Context, op *admin.Admin) {
 	}
 }
 
-// now returns the time by the clock of the server that holds a queue, of any server for "": times of messages are by
-// it. It is our own clock where Redis does not tell within a second.
+// now returns the clock of the server that holds a queue, and for "" the clock of any server. Times of messages
+// follow that clock. It falls back to the local clock if Redis does not answer within a second.
 func (a *app) now(queue string) time.Time {
 	if a.redisTime != nil {
 		if now, err := a.redisTime(queue); err == nil {

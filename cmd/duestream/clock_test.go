@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The server's clock is not the one of the machine that schedules. A message that was to live for ten minutes was dead at once
-// where the server was ahead by an hour, and lived for an hour more where it was behind.
+// The bug: expiry used the clock of the scheduling machine. With a server an hour ahead, a message that was to live
+// for ten minutes expired at once; with a server behind, it lived for an hour more.
 func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)
@@ -37,8 +37,8 @@ func TestExpiryCountsByTheClockOfRedis(t *testing.T) {
 	c.fails(exitInvalid, []string{"must be after the due time"}, "schedule", "q", "--in", "5m", "--expires-in", "5m", "x")
 }
 
-// Where the clock of Redis was hours apart from ours, a message of half an hour was said to be due in five hours, and a
-// letter that was just written to be hours old.
+// The bug: times were compared with the local clock. With a Redis clock hours apart, a message due in half an hour
+// was shown as due in five hours, and a new dead letter as hours old.
 func TestTimesAreToldByTheClockOfRedis(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// notOnACluster are the commands that TestEveryCommandOnACluster does not run, and why.
+// notOnACluster holds the commands that TestEveryCommandOnACluster does not run, with the reason.
 var notOnACluster = map[string]string{
 	"duestream bench":          "bench.TestScenariosMeasureOnACluster",
 	"duestream conformance":    "conformance.TestGoodProgramsPassOnACluster",
@@ -20,7 +20,7 @@ var notOnACluster = map[string]string{
 	"duestream version":        "does not ask Redis",
 }
 
-// commandsOnACluster are command lines, each with what its output must contain. $letter is a dead letter, $dir a directory.
+// commandsOnACluster are command lines with a text of their output. $letter is a dead letter, $dir a directory.
 var commandsOnACluster = []struct{ line, says, stdin string }{
 	{line: "queue set q max_attempts=1 history=100 --create"},
 	{line: "queue partitions q 5", says: "5"},
@@ -76,7 +76,7 @@ var commandsOnACluster = []struct{ line, says, stdin string }{
 	{line: "queue delete other --force --yes", says: "deleted"},
 }
 
-// Every command does on a cluster, with a queue whose partitions are on all its servers, what it does on one server. A command
+// On a cluster, with a queue whose partitions are on all servers, every command works as on one server. A command
 // that is in neither table fails the test.
 func TestEveryCommandOnACluster(t *testing.T) {
 	t.Parallel()
@@ -103,7 +103,7 @@ func TestEveryCommandOnACluster(t *testing.T) {
 	}
 	letter := ""
 	for _, one := range commandsOnACluster {
-		if strings.HasPrefix(one.line, "consumers") { // what they are to look at
+		if strings.HasPrefix(one.line, "consumers") { // the consumers must exist first
 			path([]string{"work"})
 			worker := c.start("work", "q", "--group", "g", "--", "false")
 			c.ok("schedule", "q", "--id", "order-42", "x")

@@ -15,22 +15,23 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// This file holds what all commands do alike. A command's usage names its arguments, like <queue> [<letter>...]: how many there
-// may be, what each must look like and what a shell offers for it follow from that.
+// This file holds what all commands share. The usage line of a command names its arguments, like <queue>
+// [<letter>...]. The names decide how many arguments there may be, how each is checked, and what a shell offers for
+// it.
 
-// usageArgs are the arguments of a command, as its usage names them.
+// usageArgs are the arguments that a command's usage line names.
 type usageArgs struct {
 	kinds    []string // "<queue>", in order
-	least    int      // so many must be given
-	repeated bool     // the last one may be given again
-	command  bool     // behind -- stands the command line of another program
+	least    int      // number of arguments that must be given
+	repeated bool     // the last argument may be repeated
+	command  bool     // the command line of another program follows --
 }
 
 func usageArgsOf(cmd *cobra.Command) (u usageArgs) {
 	words := strings.Fields(cmd.Use)[1:]
 	u.command = slices.Contains(words, "--")
 	for _, word := range words {
-		if strings.HasPrefix(word, "-") || strings.HasPrefix(word, "(") { // from here on it is about flags
+		if strings.HasPrefix(word, "-") || strings.HasPrefix(word, "(") { // the rest is about flags
 			break
 		}
 		if kind := strings.Trim(word, "[]."); strings.HasPrefix(kind, "<") {
@@ -43,7 +44,7 @@ func usageArgsOf(cmd *cobra.Command) (u usageArgs) {
 	return u
 }
 
-// kind returns what the argument at an index is, or "".
+// kind returns the name in the usage of the argument at an index, or "" if there is none.
 func (u usageArgs) kind(i int) string {
 	if u.repeated {
 		i = min(i, len(u.kinds)-1)
@@ -54,7 +55,7 @@ func (u usageArgs) kind(i int) string {
 	return u.kinds[i]
 }
 
-// number refuses too few or too many arguments.
+// number returns a check that refuses too few or too many arguments.
 func (u usageArgs) number() cobra.PositionalArgs {
 	if u.repeated {
 		return numberOfArgs(u.least, math.MaxInt)
@@ -62,7 +63,7 @@ func (u usageArgs) number() cobra.PositionalArgs {
 	return numberOfArgs(u.least, len(u.kinds))
 }
 
-// numberOfArgs is [cobra.RangeArgs] in the words of the command's usage.
+// numberOfArgs is like [cobra.RangeArgs], but its error quotes the usage of the command.
 func numberOfArgs(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && len(args) <= most {
@@ -76,7 +77,7 @@ func numberOfArgs(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// check refuses names that are not allowed.
+// check refuses arguments that are not valid names of their kind.
 func (u usageArgs) check(args []string) error {
 	var errs []error
 	for i, arg := range args {
@@ -97,7 +98,7 @@ func (u usageArgs) queues(args []string) (queues []string) {
 	return queues
 }
 
-// group has others below it, and prints its help.
+// group makes cmd a command with subcommands. Run alone, it prints its help.
 func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 	cmd.Args, cmd.RunE = cobra.NoArgs, help
 	cmd.AddCommand(below...)
@@ -106,10 +107,12 @@ func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
-// checks refuses what can be refused before Redis is touched, besides names that are not allowed; nil refuses nothing.
+// checks refuses wrong arguments and flags before Redis is touched. Names of arguments are checked already. nil
+// refuses nothing.
 type checks func(args []string) error
 
-// does gives a command its work. From then on an error is no longer one of arguments and flags.
+// does sets the function that a command runs. Once it runs, an error is no longer about the syntax of the command
+// line.
 func (a *app) does(cmd *cobra.Command, check checks, work func(ctx context.Context, args []string) error) *cobra.Command {
 	names := usageArgsOf(cmd)
 	if cmd.Args == nil {
@@ -129,10 +132,10 @@ func (a *app) does(cmd *cobra.Command, check checks, work func(ctx context.Conte
 	return cmd
 }
 
-// operation is work on the handle of operators.
+// operation is the work of a command that needs the operator's handle.
 type operation func(ctx context.Context, op *admin.Admin, args []string) error
 
-// operates gives a command an operation as its work, and --json.
+// operates makes a command run an operation, and gives it --json.
 func (a *app) operates(cmd *cobra.Command, check checks, work operation) *cobra.Command {
 	a.jsonFlag(cmd)
 	return a.does(cmd, check, func(ctx context.Context, args []string) error {
@@ -140,7 +143,7 @@ func (a *app) operates(cmd *cobra.Command, check checks, work operation) *cobra.
 	})
 }
 
-// operate connects for work on the handle of operators.
+// operate connects, and runs work with the operator's handle.
 func (a *app) operate(ctx context.Context, work func(*admin.Admin) error) error {
 	r, err := a.connect(ctx)
 	if err != nil {
@@ -152,7 +155,7 @@ func (a *app) operate(ctx context.Context, work func(*admin.Admin) error) error 
 	return work(op)
 }
 
-// looks is operates on queues that must be there: of one that nobody knows the command would say that it is empty.
+// looks is operates for queues that must exist. Without the check, an unknown queue would look like an empty one.
 func (a *app) looks(cmd *cobra.Command, check checks, work operation) *cobra.Command {
 	names := usageArgsOf(cmd)
 	return a.operates(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -172,8 +175,8 @@ func checkKnown(ctx context.Context, op *admin.Admin, queues ...string) error {
 	return nil
 }
 
-// configures is operates on queues that must be there, unless --create is given: then they are registered, so that settings are
-// there before the first message.
+// configures is operates for queues that must exist. With --create it registers an unknown queue, so that settings
+// can be made before the first message.
 func (a *app) configures(cmd *cobra.Command, check checks, work operation) *cobra.Command {
 	names := usageArgsOf(cmd)
 	create := cmd.Flags().Bool("create", false, "allow a queue, or a group, that does not exist yet")
@@ -194,7 +197,7 @@ func knownOrCreated(ctx context.Context, op *admin.Admin, queue string, create b
 	return op.CheckKnown(ctx, queue)
 }
 
-// writes gives a command its work with a client, --json and --durability.
+// writes makes a command run with a client, and gives it --json and --durability.
 func (a *app) writes(
 	cmd *cobra.Command, check checks, work func(ctx context.Context, c *bridge.Client, args []string) error,
 ) *cobra.Command {
@@ -214,7 +217,7 @@ func (a *app) writes(
 	})
 }
 
-// operator returns the handle of operators.
+// operator returns the operator's handle.
 func (a *app) operator(r *bridge.Redis) *admin.Admin {
 	op := admin.New(r, a.prefix)
 	if a.allowOldBridges {
@@ -223,7 +226,7 @@ func (a *app) operator(r *bridge.Redis) *admin.Admin {
 	return op
 }
 
-// produce connects for work with a client, beside the handle of operators.
+// produce connects, and runs work with a client and the operator's handle.
 func (a *app) produce(ctx context.Context, work func(*bridge.Client, *admin.Admin) error) error {
 	r, err := a.connect(ctx)
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	completionPatience = time.Second // that the shell waits for names; without an answer there are none
-	completionMost     = 50          // letters or IDs that are offered
+	completionPatience = time.Second // how long a shell waits for names; then it offers none
+	completionMost     = 50          // how many letters or IDs are offered
 )
 
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// complete gives all commands below cmd the completions that the names of their arguments and flags call for, unless they have
-// their own.
+// complete adds completions to all commands below cmd. The names of their arguments and flags decide which. A command
+// that has its own completions keeps them.
 func (a *app) complete(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		a.complete(sub)
@@ -41,10 +41,10 @@ func (a *app) complete(cmd *cobra.Command) {
 	}
 }
 
-// argKind is what is known of an argument by its name in the usage.
+// argKind is the check and the completion of an argument, found by its name in the usage.
 type argKind struct {
 	check func(text string) error
-	offer func(ctx context.Context, op *admin.Admin, queue string) []string // of the queue that is named first; nil: nothing
+	offer func(ctx context.Context, op *admin.Admin, queue string) []string // in the queue that stands first; nil: none
 }
 
 var argKinds = map[string]argKind{
@@ -56,19 +56,19 @@ var argKinds = map[string]argKind{
 	"<name>":   {admin.CheckRecurrence, recurrenceNames},
 }
 
-// offerValues has a shell offer the values of a flag.
+// offerValues makes a shell offer the values of a flag.
 func offerValues(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// completeArgs completes arguments by their kinds.
+// completeArgs returns the completion of arguments by their kinds.
 func (a *app) completeArgs(names usageArgs) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		const none = cobra.ShellCompDirectiveNoFileComp
 		kind := names.kind(len(args))
 		switch {
 		case names.command && len(args) > 0, kind == "<file>":
-			return nil, cobra.ShellCompDirectiveDefault // another program's, or a file
+			return nil, cobra.ShellCompDirectiveDefault // a file, or an argument of another program
 		case kind == "<queue>":
 			return a.completeQueues(cmd, args, typed)
 		case kind == "<queues>":
@@ -78,7 +78,7 @@ func (a *app) completeArgs(names usageArgs) completion {
 				offers[i] = before + offers[i]
 			}
 			return offers, none
-		case len(args) == 0: // the others are those of the queue that is named first
+		case len(args) == 0: // the other kinds need the queue that stands first
 			return nil, none
 		case kind == "<setting>=<value>":
 			return settingsToComplete(typed), none | cobra.ShellCompDirectiveNoSpace
@@ -87,7 +87,7 @@ func (a *app) completeArgs(names usageArgs) completion {
 	}
 }
 
-// offers returns the names of a kind in the queue that is named first. Without one there are none.
+// offers returns the names of a kind in the queue that stands first, and nothing without a queue.
 func (a *app) offers(cmd *cobra.Command, kind string, args []string) []string {
 	offer := argKinds[kind].offer
 	if offer == nil || len(args) == 0 || admin.CheckQueue(args[0]) != nil {
@@ -96,7 +96,7 @@ func (a *app) offers(cmd *cobra.Command, kind string, args []string) []string {
 	return a.ask(cmd.Context(), func(ctx context.Context, op *admin.Admin) []string { return offer(ctx, op, args[0]) })
 }
 
-// without removes names that were typed already. What follows a tab in an offer is its description.
+// without removes the names that were typed already. In an offer, the description follows a tab.
 func without(all, these []string) []string {
 	return slices.DeleteFunc(all, func(one string) bool {
 		name, _, _ := strings.Cut(one, "\t")
@@ -104,7 +104,7 @@ func without(all, these []string) []string {
 	})
 }
 
-// settingsToComplete offers names of settings, and the values of those that have few.
+// settingsToComplete offers the names of settings, and the values of switches.
 func settingsToComplete(typed string) (offers []string) {
 	for _, name := range []string{"held", "held_workers", "free_retries"} {
 		if strings.HasPrefix(typed, name+"=") {
@@ -120,7 +120,8 @@ func settingsToComplete(typed string) (offers []string) {
 // deadReasons are the reasons that a dead letter may have.
 var deadReasons = admin.Reasons()
 
-// ask returns what look finds within a second; nothing when it fails, and no error: the user is in the middle of a line.
+// ask returns the names that look finds within a second. If it fails it returns none, and no error: the user is in
+// the middle of a line.
 func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) []string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionPatience)
 	defer cancel()
@@ -135,17 +136,17 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) 
 	select {
 	case names := <-found:
 		return names
-	case <-ctx.Done(): // also when something does not heed ctx
+	case <-ctx.Done(): // also if a call ignores ctx
 		return nil
 	}
 }
 
-// completeQueues offers the names of the queues that the bridges know, but for those that are named already.
+// completeQueues offers the queues that the bridges know, without those that were typed already.
 func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return without(a.ask(cmd.Context(), queueNames), args), cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeGroups offers the groups of the queue that is named already.
+// completeGroups offers the groups of the queue that stands first.
 func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	return a.offers(cmd, "<group>", args), cobra.ShellCompDirectiveNoFileComp
 }
@@ -177,7 +178,7 @@ func newestLetters(ctx context.Context, op *admin.Admin, queue string) (names []
 	return names
 }
 
-// nextIDs offers messages that are due next.
+// nextIDs offers the IDs of the messages that are due next.
 func nextIDs(ctx context.Context, op *admin.Admin, queue string) (ids []string) {
 	next, _ := op.Peek(ctx, queue, completionMost, false)
 	for _, due := range next.Next {

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// offers returns what the shell is offered, without descriptions, and the directive behind it.
+// offers returns the names that the shell is offered, without descriptions, and the directive that follows them.
 func (c *cli) offers(args ...string) (names []string, directive string) {
 	c.t.Helper()
 	r := c.run(append([]string{"__complete"}, c.completed(args)...)...)
@@ -30,7 +30,7 @@ func (c *cli) offers(args ...string) (names []string, directive string) {
 	return names, directive
 }
 
-// completed puts the connection behind __complete, where the shell has what was typed.
+// completed puts the connection flags after __complete, where the shell puts the typed words.
 func (c *cli) completed(args []string) []string {
 	return append([]string{"--redis", c.url, "--prefix", c.prefix}, args...)
 }
@@ -38,7 +38,7 @@ func (c *cli) completed(args []string) []string {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	all := c.letters() // of queue q, groups g1 and g2
+	all := c.letters() // in queue q, of groups g1 and g2
 	c.ok("schedule", "emails", "--id", "order-42", "--in", "1h", "x")
 	c.ok("schedule", "emails", "--id", "order-43", "--in", "2h", "x")
 	for _, one := range []struct{ typed, want, directive string }{
@@ -56,10 +56,10 @@ func TestCompletion(t *testing.T) {
 	} {
 		words := strings.Split(strings.TrimSuffix(one.typed, "|"), " ")
 		typed := words[len(words)-1]
-		// a completion that a slow server does not answer within a second offers nothing
+		// A completion offers nothing if the server does not answer within a second.
 		redistest.Eventually(t, patience, func() (bool, string) {
 			names, directive := c.offers(words...)
-			// as the shell does
+			// The shell filters by the typed prefix.
 			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, typed) })
 			got := strings.Join(names, " ")
 			return got == one.want && directive == one.directive, fmt.Sprintf("%s: %q %s, want %q %s", one.typed, got,
@@ -76,10 +76,10 @@ func TestCompletion(t *testing.T) {
 	})
 }
 
-// While someone types, a server that is away or does not answer costs a second at most, and no error.
+// A server that is down or silent costs the typing user at most a second, and prints no error.
 func TestCompletionNeverHangs(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and says nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never replies
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestCompletionNeverHangs(t *testing.T) {
 		c := &cli{t: t, url: url, prefix: "p"}
 		for _, args := range [][]string{{"stats", ""}, {"pending", "q", "--group", ""},
 			{"dead", "show", "q", ""}, {"cancel", "q", ""}} {
-			redistest.Eventually(t, patience, func() (bool, string) { // this machine may be as slow as the server
+			redistest.Eventually(t, patience, func() (bool, string) { // retried, because this machine may be slow
 				start := time.Now()
 				names, _ := c.offers(args...)
 				took := time.Since(start)
@@ -109,7 +109,7 @@ func TestCompletionScripts(t *testing.T) {
 	}
 }
 
-// A context that is over, and something that does not heed it: the shell goes on.
+// The shell continues although ctx has ended and the look ignores it.
 func TestAskDoesNotWaitForWhoDoesNotListen(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -91,7 +91,7 @@ The exit code is 0 when the level is reached, 1 when it is not.`,
 	}, func(ctx context.Context, _ []string) error { return a.runConformance(ctx, o) })
 }
 
-// complete chooses the cases, and checks the flags. It does not touch Redis.
+// complete selects the cases and checks the flags. It does not touch Redis.
 func (o *conformanceOptions) complete() (err error) {
 	if o.Level, err = conformance.ParseLevel(o.level); err != nil {
 		return usage.Errorf("%w", err)
@@ -163,7 +163,7 @@ func (a *app) runConformance(ctx context.Context, o conformanceOptions) error {
 	}
 	cfg.Step = func(done, all int) { progress.Of(int64(done), int64(all)) }
 	if !a.json {
-		shown := "" // a program that cannot start says the same each time
+		shown := "" // the same program fails to start with the same text in each case
 		cfg.Done = func(r conformance.Result) {
 			progress.Clear()
 			if r.Stderr != "" && r.Stderr == shown {

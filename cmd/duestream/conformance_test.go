@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// conform runs the command without a --redis of ours: it must start its own server.
+// conform runs the command without --redis: the command must start its own server.
 func conform(t *testing.T, args ...string) result {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -91,7 +91,7 @@ func TestConformanceListsCases(t *testing.T) {
 	}
 }
 
-// One program answers what it is asked and does nothing, one keeps to the protocol, one ends at once.
+// One program confirms everything and does nothing, one keeps to the protocol, and one ends at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
 	parrot := []string{"--", "sh", "-c",

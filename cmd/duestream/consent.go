@@ -13,11 +13,11 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// consent is the agreement to delete what the command line does not name one by one. There is no other way to get it: on a
-// terminal a person is asked, everywhere else only --yes agrees.
+// consent is the user's agreement to delete data that the command line does not name one by one. A terminal user is
+// asked. Without a terminal, only --yes agrees.
 type consent struct{ yes bool }
 
-// destroys marks a command that can delete data which its arguments do not name one by one, and gives it --yes.
+// destroys marks a command that can delete data its arguments do not name one by one, and gives it --yes.
 func destroys(cmd *cobra.Command) *consent {
 	c := &consent{}
 	cmd.Flags().BoolVarP(&c.yes, "yes", "y", false, "delete without asking")
@@ -28,8 +28,8 @@ func destroys(cmd *cobra.Command) *consent {
 	return c
 }
 
-// possible fails, before Redis is touched, when there is no --yes and no terminal to ask at. Its error says what would be
-// deleted.
+// possible fails, before Redis is touched, without --yes and without a terminal to ask at. The error says what the
+// command would delete.
 func (c *consent) possible(a *app, what string) error {
 	if c.yes || term.IsTerminal(a.in) && term.IsTerminal(a.err) {
 		return nil
@@ -38,19 +38,19 @@ func (c *consent) possible(a *app, what string) error {
 		"that is what you want, add --yes", what)
 }
 
-// ask asks unless --yes was given. Its error says that nothing was deleted.
+// ask asks the user, unless --yes was given. Its error says that nothing was deleted.
 func (c *consent) ask(ctx context.Context, a *app, question string) error {
 	if c.yes {
 		return nil
 	}
-	if err := c.possible(a, "something"); err != nil { // whoever forgot to ask for it first deletes nothing
+	if err := c.possible(a, "something"); err != nil { // a command that forgot to call possible must delete nothing
 		return err
 	}
 	answered := make(chan bool, 1)
 	fmt.Fprint(a.err, question+" [y/N] ")
 	go func() { answered <- confirm(a.in, io.Discard, "") }()
 	select {
-	case <-ctx.Done(): // Ctrl-C is an answer, too; who reads goes on until the process ends
+	case <-ctx.Done(): // Ctrl-C counts as no; the reader of standard input stays until exit
 		fmt.Fprintln(a.err)
 		return fmt.Errorf("nothing was deleted: %w", ctx.Err())
 	case yes := <-answered:
@@ -61,7 +61,7 @@ func (c *consent) ask(ctx context.Context, a *app, question string) error {
 	}
 }
 
-// confirm asks, and reports whether the answer is yes.
+// confirm prints the question, and reports whether the answer is yes.
 func confirm(in io.Reader, out io.Writer, question string) bool {
 	fmt.Fprint(out, question)
 	answer, _ := bufio.NewReader(in).ReadString('\n')

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// On a terminal a person is asked, told how many there are, and only a yes deletes.
+// On a terminal the user is told the number of letters and asked. Only a yes deletes.
 func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -38,7 +38,7 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C at the question seemed to be ignored, and the second one ended the process by force.
+// The bug: the first Ctrl-C at the question seemed to be ignored, and the second one killed the process.
 func TestCtrlCAtTheQuestionDeletesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

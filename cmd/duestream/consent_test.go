@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// effects says of every command what it may do to what Redis holds, and of those that delete for good without being told what
-// one by one ("asks") with which arguments they would.
+// effects says for every command what it may do to data in Redis. "asks" marks commands that can delete data they do
+// not name one by one, followed by arguments with which they would.
 var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
 	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
@@ -33,8 +33,8 @@ var effects = map[string]string{
 	"duestream completion fish": "reads", "duestream completion powershell": "reads",
 }
 
-// A purge of all dead letters in a script, or behind ssh, deleted without a word: nothing that deletes what was not named one
-// by one does so where nobody can be asked, unless it was told --yes. A command that comes in new must say what it is.
+// The bug: a purge of all dead letters in a script, or over ssh, deleted without a question. Commands that delete
+// data they do not name one by one now need --yes if nobody can be asked. A new command must be added to effects.
 func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -65,7 +65,7 @@ func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 	}
 }
 
-// A flag that narrows the choice makes no difference, and what is only looked at needs no consent.
+// A purge needs consent with any filter. A dry run needs none.
 func TestPurgeByFlagsNeedsConsentWhateverTheFlags(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}

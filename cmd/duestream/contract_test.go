@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// This file holds what all commands have in common.
+// This file tests the behaviour that all commands share.
 
-// printing returns commands that print something about a queue q with one scheduled message "one", and about a queue that
-// nobody knows.
+// printing returns command lines that print: fine succeed for queue q with one scheduled message "one", and fails
+// fail because the queue is unknown.
 func printing(c *cli) (fine, fails [][]string) {
 	c.t.Helper()
 	c.ok("schedule", "q", "--id", "one", "--in", "1h", "hello")
@@ -36,7 +36,7 @@ func printing(c *cli) (fine, fails [][]string) {
 	return fine, fails
 }
 
-// JSON came in three shapes, indented, as lists and as lines, and errors never as JSON.
+// The bug: JSON had three shapes (indented, a list, lines), and errors were never JSON.
 func TestJSONIsOneObjectPerLineAndErrorsAreToo(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -72,14 +72,14 @@ func TestJSONIsOneObjectPerLineAndErrorsAreToo(t *testing.T) {
 			t.Errorf("%q: exit code %d, %+v", args, r.code, said)
 		}
 	}
-	for _, empty := range []string{"dead list q", "consumers q", "pending q g"} { // a list of nothing has no lines
+	for _, empty := range []string{"dead list q", "consumers q", "pending q g"} { // an empty list has no lines
 		if out := c.ok(append(strings.Fields(empty), "--json")...); out != "" {
 			t.Errorf("%s: %s", empty, out)
 		}
 	}
 }
 
-// A full disk, or a pipe that is gone: what was printed was lost, and the exit code was 0.
+// The bug: with a full disk or a closed pipe the output was lost, and the exit code was 0.
 func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -99,7 +99,7 @@ func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 				continue
 			}
 			var errOut bytes.Buffer
-			ctx, cancel := context.WithTimeout(t.Context(), patience) // for what would print for ever
+			ctx, cancel := context.WithTimeout(t.Context(), patience) // for commands that print for ever
 			code := run(ctx, c.args(all), strings.NewReader(""), full{}, &errOut)
 			cancel()
 			if code == exitOK || !strings.Contains(errOut.String(), "no space left") {
@@ -109,14 +109,14 @@ func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 	}
 }
 
-// full is a disk that is full.
+// full is a writer on a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) {
 	return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: errors.New("no space left on device")}
 }
 
-// A queue whose name was misspelt looked like one that holds nothing.
+// The bug: a queue with a misspelt name looked like an empty one.
 func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -132,7 +132,7 @@ func TestAQueueThatNobodyKnowsIsNotFound(t *testing.T) {
 		ScoreMember(4102444800000, "one").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	c.ok("peek", "q") // of a plain producer that registers nothing
+	c.ok("peek", "q") // written by a plain producer that does not register
 }
 
 func TestHelpOfWhatDoesNotExistFails(t *testing.T) {

@@ -74,7 +74,7 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 	})
 }
 
-// change holds the new payload and headers of a letter. Nil leaves the old ones.
+// change holds the new payload and headers of a dead letter. A nil field keeps the old value.
 type change struct {
 	payload *[]byte
 	headers *map[string]string
@@ -92,7 +92,7 @@ func (o *editFlags) check() error {
 	return nil
 }
 
-// apply returns the old headers with the changes that the flags ask for; nil when they ask for none.
+// apply returns the old headers with the changes of the flags, or nil if the flags change none.
 func (o *editFlags) apply(old map[string]string) *map[string]string {
 	if o.headers == nil && o.unset == nil {
 		return nil
@@ -108,7 +108,8 @@ func (o *editFlags) apply(old map[string]string) *map[string]string {
 	return &all
 }
 
-// edit schedules a letter with its change. The letter is not read again: a letter never changes, it can only be gone.
+// edit redrives a letter with its change. It does not read the letter again: a letter never changes, it can only be
+// deleted.
 func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string, l admin.Letter, c change, o editFlags) error {
 	if c.headers != nil {
 		l.Headers = *c.headers
@@ -154,8 +155,8 @@ func (a *app) edit(ctx context.Context, letters *admin.DeadLetters, queue string
 	})
 }
 
-// editForm is what a letter looks like in an editor. A payload that is a compact JSON object or list stands there as such, any
-// other as text.
+// editForm is a dead letter as an editor shows it. A payload that is a compact JSON object or list is shown as JSON,
+// any other payload as text.
 type editForm struct {
 	Payload       json.RawMessage   `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -191,15 +192,15 @@ func formOf(l admin.Letter) ([]byte, error) {
 	return indented.Bytes(), err
 }
 
-// plainJSON encodes without escapes for HTML.
+// plainJSON encodes without HTML escapes.
 func plainJSON(value any) ([]byte, error) {
 	var b bytes.Buffer
 	err := encoder(&b).Encode(value)
 	return b.Bytes(), err
 }
 
-// readForm reads what formOf wrote, and someone changed. Limits are checked here, so that the editor's text is not lost to them
-// later.
+// readForm reads a text of formOf after the user changed it. It checks all limits here, while the user's text can
+// still be saved.
 func readForm(text []byte) (change, error) {
 	var form editForm
 	if err := ndjson.Decode(text, &form); err != nil {
@@ -227,8 +228,8 @@ func readForm(text []byte) (change, error) {
 	return c, errors.Join(admin.CheckPayload(*c.payload), admin.CheckHeaders(form.Headers))
 }
 
-// editLetter lets a person change a letter in an editor. When the result is refused, its text stays in a file that the error
-// names.
+// editLetter lets the user change a letter in an editor. If the result is refused, the text stays in a file that the
+// error names.
 func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context, string) error) (change, error) {
 	before, err := formOf(l)
 	if err != nil {
@@ -268,7 +269,7 @@ func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context
 	return c, nil
 }
 
-// editor runs $VISUAL, else $EDITOR, else vi, on a file.
+// editor opens a file in $VISUAL, else $EDITOR, else vi.
 func (a *app) editor(ctx context.Context, file string) error {
 	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
 	cmd := exec.CommandContext(ctx, words[0], slices.Concat(words[1:], []string{file})...)

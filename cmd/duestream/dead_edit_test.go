@@ -14,11 +14,11 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// oneLetter makes one dead letter by hand, of a group that exists, and returns its name.
+// oneLetter creates a dead letter of group g by plain commands, and returns its name.
 func (c *cli) oneLetter(payload string) string {
 	c.t.Helper()
 	r := c.redis()
-	// The group of a letter exists, and so does the queue.
+	// The letter's group and queue must exist.
 	err := r.Do(c.t.Context(), r.B().XgroupCreate().Key(c.key("q", "stream")).Group("g").Id("0").Mkstream().Build()).Error()
 	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
 		c.t.Fatal(err)
@@ -98,7 +98,8 @@ func TestDeadEditIsRefusedBeforeRedisIsTouched(t *testing.T) {
 	}
 }
 
-// Several edit the same letter at the same time: one of them wins, and the group gets its message once, with its payload.
+// Several users edit the same letter concurrently: one of them wins, and the group gets one message, with that
+// payload.
 func TestDeadEditOfOneLetterIsWonByOne(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -165,8 +166,8 @@ func TestEditorForm(t *testing.T) {
 	for name, c := range map[string]struct {
 		payload admin.Payload
 		editor  func(context.Context, string) error
-		want    string // the payload, if it changed
-		headers string // the headers, if they changed
+		want    string // the new payload; "" = unchanged
+		headers string // the new headers; "" = unchanged
 		err     string
 	}{
 		"JSON": {admin.Payload(`{"a":1.50,"b":"<x>"}`), replaces("\"a\": 1.50", "\"a\": 2.50"),

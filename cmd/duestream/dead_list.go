@@ -44,7 +44,7 @@ func (a *app) listLetters(ctx context.Context, op *admin.Admin, queue string, fi
 	list := a.list("LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR")
 	limit, n := filter.Limit, 0
 	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
-		filter.Limit++ // to see whether there are more
+		filter.Limit++ // one more than is shown: it proves that there are more
 	}
 	for l, err := range letters.List(ctx, queue, filter) {
 		if err = cmp.Or(err, list.failed); err != nil {
@@ -63,7 +63,7 @@ func (a *app) listLetters(ctx context.Context, op *admin.Admin, queue string, fi
 		return err
 	}
 	more := "more"
-	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // how many is asked of Redis, not read
+	if filter == (admin.LetterFilter{Limit: limit + 1, Newest: true}) { // Redis knows this count
 		total, err := letters.Count(ctx, queue, admin.LetterFilter{})
 		if err != nil {
 			return err

@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// letters makes dead letters of three messages of two groups, and returns them oldest first.
+// letters creates dead letters for three messages and two groups, and returns them oldest first.
 func (c *cli) letters() []admin.Letter {
 	c.t.Helper()
 	c.ok("queue", "set", "q", "--create", "retry_min=1ms", "retry_max=1ms", "max_attempts=1")
 	c.serve()
 	r := c.redis()
-	for _, group := range []string{"g1", "g2"} { // both, before the first one has everything freed
+	for _, group := range []string{"g1", "g2"} { // both, before acknowledgements of the first free the entries
 		create := r.B().XgroupCreate().Key(c.key("q", "stream")).Group(group).Id("0").Mkstream().Build()
 		if err := r.Do(c.t.Context(), create).Error(); err != nil {
 			c.t.Fatal(err)
@@ -28,7 +28,7 @@ func (c *cli) letters() []admin.Letter {
 	for group, code := range map[string]string{"g1": "1", "g2": "65"} {
 		w := c.start("work", "q", "--group", group, "--", "sh", "-c", "echo oops in "+group+" >&2; exit "+code)
 		redistest.Eventually(c.t, patience, func() (bool, string) {
-			out := c.run("dead", "list", "q", "--group", group).out // the group is not there until its worker runs
+			out := c.run("dead", "list", "q", "--group", group).out // the group is unknown until its worker runs
 			return strings.Count(out, "\n") == 4, out + w.err.String()
 		})
 		w.stop()

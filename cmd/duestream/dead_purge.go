@@ -58,7 +58,7 @@ func (a *app) purge(ctx context.Context, op *admin.Admin, queue string, names []
 		purged, err = letters.Purge(ctx, queue, names)
 	} else {
 		filter, total := s.filter, 0
-		if bar.Draws() { // for the eye only
+		if bar.Draws() { // the total is for the progress bar only
 			if total, err = letters.Count(ctx, queue, filter); err != nil {
 				return err
 			}
@@ -94,7 +94,7 @@ func (a *app) purge(ctx context.Context, op *admin.Admin, queue string, names []
 	return nil
 }
 
-// wouldPurge counts what a purge would delete.
+// wouldPurge counts the letters that a purge would delete.
 func (a *app) wouldPurge(
 	ctx context.Context, letters *admin.DeadLetters, queue string, names []string, s selection, selected func(admin.Letter),
 ) (n int, err error) {

@@ -56,7 +56,7 @@ goes on with the rest.`,
 	})
 }
 
-// complete fills in the options that the flags do not set by themselves, and checks all of them.
+// complete sets the options that no flag sets directly, and checks all options.
 func (o *redriveFlags) complete(a *app) error {
 	o.DryRun = o.dryRun
 	if err := checkGroup(o.To); err != nil {
@@ -74,7 +74,7 @@ func (o *redriveFlags) complete(a *app) error {
 	return err
 }
 
-// parseRate reads a rate, like 50/s; 0 when there is none.
+// parseRate parses a rate like 50/s. No text is 0.
 func parseRate(text string) (float64, error) {
 	if text == "" {
 		return 0, nil
@@ -89,7 +89,7 @@ func parseRate(text string) (float64, error) {
 func (a *app) redrive(ctx context.Context, op *admin.Admin, queue string, names []string, o redriveFlags) error {
 	letters := op.DeadLetters()
 	bar := term.NewProgress(a.err, "letters")
-	if bar.Draws() { // counting them all first is for the eye only
+	if bar.Draws() { // with Progress set, all letters are counted first: worth it only for a bar
 		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
 	var first firstLetters
@@ -135,7 +135,7 @@ func (a *app) redrive(ctx context.Context, op *admin.Admin, queue string, names 
 	return nil
 }
 
-// sayRefused says which flags the refused letters need.
+// sayRefused names the flags that the refused letters need.
 func sayRefused(w io.Writer, r admin.RedriveResult) {
 	if r.Unreadable > 0 {
 		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(r.Unreadable))
@@ -145,7 +145,7 @@ func sayRefused(w io.Writer, r admin.RedriveResult) {
 	}
 }
 
-// groupList names the first of some groups.
+// groupList lists at most ten groups, and says how many more there are.
 func groupList(groups []string) string {
 	const most = 10
 	names := make([]string, 0, most)
@@ -158,7 +158,7 @@ func groupList(groups []string) string {
 	return strings.Join(names, ", ")
 }
 
-// firstLetters are the first ten letters that a dry run selects.
+// firstLetters holds the first ten letters that a dry run selects.
 type firstLetters []letterInBrief
 
 type letterInBrief struct {
@@ -192,7 +192,7 @@ func (a *app) listFirst(first firstLetters, total int) {
 	}
 }
 
-// sayStopped says how to go on after an interrupt.
+// sayStopped says after an interrupt how to continue.
 func (a *app) sayStopped(err error) {
 	if errors.Is(err, context.Canceled) {
 		a.note("stopped: the other letters are as they were; the same command goes on with them")

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// Letters of an ended group are named and stay, until --to says who is to get them.
+// Letters of a deleted group are reported and stay, until --to names a group for them.
 func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -54,7 +54,7 @@ func TestDeadRedriveSendsLettersOfAGoneGroupElsewhere(t *testing.T) {
 	}
 }
 
-// A flag from a variable that is not set selected all groups, and the purge of one group's letters was that of all.
+// The bug: a flag from an unset variable selected all groups, so a purge for one group deleted the letters of all.
 func TestDeadLettersAreNotSelectedByEmptyFlags(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -98,7 +98,7 @@ func TestDeadLettersAreRedrivenForTheirGroup(t *testing.T) {
 		strings.Count(out, "\n") != 8 {
 		t.Error(out)
 	}
-	c.ok("queue", "set", "q", "--create", "held=true") // so that what is redriven can be looked at
+	c.ok("queue", "set", "q", "--create", "held=true") // so that redriven messages stay scheduled
 	one := all[0]
 	if out := c.ok("dead", "redrive", "q", one.Letter, "--payload", "", "--header", "new=1",
 		"--in", "1h"); out != "redriven 1, gone 0, without payload 0\n" {

@@ -21,7 +21,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// devPolicy has short delays and few attempts, so that a person sees retries and dead letters.
+// devPolicy has short delays and few attempts, so that retries and dead letters appear soon.
 var devPolicy = bridge.Policy{VisibilityTimeout: 5 * time.Second, MaxAttempts: 3, RetryMin: 500 * time.Millisecond,
 	RetryMax: 5 * time.Second}
 
@@ -65,7 +65,7 @@ redis-cli, other duestream commands and workers in any language can connect to i
 }
 
 func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
-	a.redisURL = settings.DefaultRedisURL // the environment plays no part
+	a.redisURL = settings.DefaultRedisURL // DUESTREAM_REDIS_URL is ignored
 	if err := a.resolve(); err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	a.redisURL = server.URL()
 
-	// The log has errors only, so that the deliveries stay readable.
+	// Only errors are logged, so that the printed deliveries stay readable.
 	log := newLogger(a.err, "text", slog.LevelError)
 	r, err := bridge.Dial(ctx, a.redisURL)
 	if err != nil {
@@ -99,8 +99,8 @@ func (a *app) runDev(ctx context.Context, o devOptions) (err error) {
 
 var errServerGone = errors.New("the server has ended by itself")
 
-// untilStopped runs parts until ctx ends, the time is over, the server is gone or a part fails. Then all of them are told to
-// stop.
+// untilStopped runs all parts until ctx ends, the length is over, the server ends, or a part fails. Then it stops all
+// parts.
 func untilStopped(
 	parent context.Context, length time.Duration, server *tryout.Server, parts []func(context.Context) error,
 ) error {

@@ -18,7 +18,7 @@ const (
 	demoGroup = "demo-workers"
 )
 
-// demoDelays are the delays of the messages, used in turn.
+// demoDelays are the delays of the messages, in rotation.
 var demoDelays = []time.Duration{0, time.Second, 2 * time.Second, 500 * time.Millisecond, 3 * time.Second, 0,
 	5 * time.Second, 1500 * time.Millisecond}
 
@@ -39,14 +39,14 @@ type demo struct {
 	scheduled, done, retried, dead int
 }
 
-// parts returns what is to be run.
+// parts returns the functions to run: two workers and the producer.
 func (d *demo) parts() []func(context.Context) error {
 	steady := func(int) bool { return false }
-	shaky := func(n int) bool { return n%4 == 2 } // of its half of all messages
+	shaky := func(n int) bool { return n%4 == 2 } // half of all messages come to this worker, so it fails an eighth
 	return []func(context.Context) error{d.worker("worker-1", steady), d.worker("worker-2", shaky), d.produce}
 }
 
-// produce schedules a message per second, the first one at once. Each twentieth always fails.
+// produce schedules one message per second, the first at once. Every twentieth message always fails.
 func (d *demo) produce(ctx context.Context) error {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: d.redis, Prefix: d.prefix, Logger: d.log})
 	if err != nil {
@@ -55,7 +55,7 @@ func (d *demo) produce(ctx context.Context) error {
 	defer client.Close()
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
-	run := time.Now().Format("150405") // IDs of an earlier run may still be scheduled in a directory that is kept
+	run := time.Now().Format("150405") // a kept directory may still hold messages of an earlier run
 	for n := 1; ; n++ {
 		payload := goodMessage
 		if n%20 == 4 {
@@ -79,7 +79,7 @@ func (d *demo) produce(ctx context.Context) error {
 	}
 }
 
-// worker returns a worker. It fails the first attempt of the messages that fails picks by their number.
+// worker returns a worker. fails gets the running number of a message, and says whether its first attempt fails.
 func (d *demo) worker(name string, fails func(n int) bool) func(context.Context) error {
 	var mu sync.Mutex
 	seen := 0
@@ -109,7 +109,7 @@ func (d *demo) worker(name string, fails func(n int) bool) func(context.Context)
 	}
 }
 
-// outcome prints the result of a delivery, and returns the error for the handler to return.
+// outcome prints the result of a delivery, and returns the error that the handler must return.
 func (d *demo) outcome(worker string, m *bridge.Message, err error) error {
 	most := devPolicy.MaxAttempts
 	if m.MaxAttempts > 0 {
@@ -124,7 +124,7 @@ func (d *demo) outcome(worker string, m *bridge.Message, err error) error {
 		d.line(worker, m, "dead letter")
 	default:
 		d.count(&d.retried)
-		delay := devPolicy.Delay(m.Attempt).Round(time.Millisecond) // drawn here, so that it can be printed
+		delay := devPolicy.Delay(m.Attempt).Round(time.Millisecond) // computed here to be printed
 		d.line(worker, m, "retry in "+delay.String())
 		err = bridge.RetryAfter(delay, err)
 	}

@@ -18,7 +18,7 @@ var (
 	devData = regexp.MustCompile(`data +in (/\S+)`)
 )
 
-// children says whether dev can start a server as a child process here.
+// children reports whether dev can start a server as a child process here.
 func children() bool {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if _, err := exec.LookPath(name); err == nil {
@@ -54,7 +54,7 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 				false: "miniredis inside this process"}[child]; !strings.Contains(out, want) {
 				t.Errorf("no %q in\n%s", want, out)
 			}
-			// Others can connect to it.
+			// Other clients can connect to it.
 			addr := find1(t, devURL, out)
 			c := &cli{t: t, url: "redis://" + addr}
 			c.ok("schedule", "demo", "--id", "from-outside", "hello")
@@ -92,10 +92,10 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// startDev starts dev without flags for a connection.
+// startDev starts dev without connection flags.
 func (c *cli) startDev(args ...string) *running {
 	c.t.Helper()
-	return c.start(args...) // its URL is empty
+	return c.start(args...) // c.url is empty
 }
 
 func TestDevStopsByItself(t *testing.T) {

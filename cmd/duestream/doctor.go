@@ -67,11 +67,11 @@ Exit code 9 when something is wrong, or still wrong, of the --severity given.`,
 	})
 }
 
-// doctorReport is what is printed as JSON. After a repair, Report is that of the second look.
+// doctorReport is the result as JSON. After a repair, Report is the second examination.
 type doctorReport struct {
 	doctor.Report
-	Before  []doctor.Finding `json:"before,omitempty"`  // with --repair: what was found at first
-	Repairs []doctor.Repair  `json:"repairs,omitempty"` // with --repair: what was done about it, or would be
+	Before  []doctor.Finding `json:"before,omitempty"`  // with --repair: findings of the first examination
+	Repairs []doctor.Repair  `json:"repairs,omitempty"` // with --repair: repairs that were made, or would be made
 }
 
 func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, queues []string) error {
@@ -113,7 +113,7 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 	return nil
 }
 
-// mend repairs, and looks again.
+// mend repairs the findings, and examines again.
 func (a *app) mend(
 	ctx context.Context, report doctor.Report, examine func() (doctor.Report, error), progress *term.Progress,
 ) (doctor.Report, []doctor.Repair, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// Exit codes. They are part of the interface: none changes its meaning.
+// Exit codes. They are part of the interface: a code never changes its meaning.
 const (
 	exitOK          = 0
 	exitFailure     = 1
@@ -44,10 +44,10 @@ Exit codes:
   130  interrupted
 `
 
-// errPartly: some items were refused, and each refusal was reported; the others are done.
+// errPartly: some items were refused, and each refusal was reported. The other items are done.
 var errPartly = errors.New("partly done")
 
-// errNothing is errPartly where all items were refused.
+// errNothing is an errPartly of which all items were refused.
 var errNothing error = nothingDone{}
 
 type nothingDone struct{}
@@ -55,7 +55,7 @@ type nothingDone struct{}
 func (nothingDone) Error() string        { return "nothing done" }
 func (nothingDone) Is(target error) bool { return target == errPartly }
 
-// refusedBeside is the error of a command some of whose items were refused; done says whether others were not.
+// refusedBeside returns the error of a command that refused items. done reports whether it did the other items.
 func refusedBeside(done bool) error {
 	if done {
 		return errPartly
@@ -63,16 +63,17 @@ func refusedBeside(done bool) error {
 	return errNothing
 }
 
-// Of the messages that were to be cancelled none waits, or only some do.
+// Errors of cancel when no message, or not every message, was waiting.
 var (
 	errNoneWaits = fmt.Errorf("%w", bridge.ErrNotScheduled)
 	errSomeWait  = fmt.Errorf("%w", errPartly)
 )
 
-// errUnwell: the doctor has printed findings of the severity asked for.
+// errUnwell: the doctor printed findings of the severity that was asked for.
 var errUnwell = errors.New("something is wrong")
 
-// outputLost: the output could not be written, for example to a full disk. The command may have done its work.
+// outputLost: the output could not be written, for example because the disk is full. The command may have done its
+// work.
 type outputLost struct{ err error }
 
 func (e *outputLost) Error() string {
@@ -81,19 +82,19 @@ func (e *outputLost) Error() string {
 
 func (e *outputLost) Unwrap() error { return e.err }
 
-// outcome is the exit code and the hint of an error.
+// outcome maps an error to its exit code and hint.
 type outcome struct {
 	err  error
 	code int
 	hint string
 }
 
-// hintAtRunning is for what cancel does not find in the schedule.
+// hintAtRunning is the hint for messages that cancel does not find in the schedule.
 const hintAtRunning = "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is; " +
 	"what is ready or held by a worker is cancelled with --running"
 
-// outcomes lists the exit code and the hint of each error; the first entry that matches counts. Hints about the server's
-// answers come from admin.Hint; the others name commands and flags.
+// outcomes lists the exit code and the hint of each error. The first match counts. Hints about answers of the server
+// come from admin.Hint; the others name commands and flags.
 var outcomes = []outcome{
 	{errSomeWait, exitPartly, hintAtRunning},
 	{errPartly, exitPartly, ""},
@@ -154,7 +155,7 @@ func outcomeOf(err error) outcome {
 	return outcome{err, exitFailure, ""}
 }
 
-// report prints an error, and what to do about it.
+// report prints an error and its hint.
 func (a *app) report(err error) {
 	if err == nil {
 		return

@@ -42,7 +42,7 @@ func TestFullRedisHasItsOwnExitCode(t *testing.T) {
 	}
 }
 
-// A server that answers runs, so the hint does not ask whether it does.
+// A server that refuses a write is running, so the hint does not ask whether Redis runs.
 func TestAServerThatRefusesForNowIsSaidWithItsOwnHint(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t, "--min-replicas-to-write", "1"))
@@ -90,7 +90,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 	}
 }
 
-// The server here has no replica: what is asked is done, and the exit code says that it is not as durable as asked.
+// The server has no replica: the command works, and the exit code says that the result is not as durable as asked.
 func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -122,7 +122,7 @@ func TestDurabilityThatIsNotConfirmedHasItsOwnExitCode(t *testing.T) {
 	}
 }
 
-// Texts of errors once had the names of packages cut out of them, and an ID that held one lost it.
+// The bug: package names were cut out of error texts, so an ID that contained one was changed.
 func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -131,7 +131,7 @@ func TestAnErrorShowsAUsersWordsAsTheyAre(t *testing.T) {
 	c.fails(exitDuplicate, []string{"duestream: schedule q/" + id + ": duplicate message ID"}, "schedule", "q", "x", "--id", id)
 }
 
-// Nobody cuts the names of our packages out of an error, so none may stand at its beginning.
+// No code removes package names from errors, so no error may begin with one.
 func TestErrorsNameNoPackage(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(

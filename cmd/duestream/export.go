@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// exportVersion is the version of the lines that export writes. Import takes no other.
+// exportVersion is the version of the line format. Import accepts only this version.
 const exportVersion = 1
 
 // Kinds of the first and the last line of an export.
@@ -33,12 +33,12 @@ type exportHeader struct {
 	Groups     []string           `json:"groups"`
 	Held       bool               `json:"held"`
 	Holds      []admin.RecordKind `json:"holds"`
-	Server     int64              `json:"server_ms"` // its clock, when the export began
-	// Recurrences are the names of those whose occurrences may be among the records. Commands of before pass over it.
+	Server     int64              `json:"server_ms"` // clock of the server when the export began
+	// Recurrences names the recurrences whose occurrences may be among the records. Older releases ignore the field.
 	Recurrences []string `json:"recurrences,omitempty"`
 }
 
-// source names what was exported.
+// source returns the name of the exported queue, with its prefix.
 func (h exportHeader) source() string { return h.Prefix + ":" + h.Queue }
 
 // exportEnd is the last line.
@@ -165,7 +165,7 @@ func (a *app) exportTo(ctx context.Context, op *admin.Admin, queue string, kinds
 	out := bufio.NewWriterSize(a.out, 256<<10)
 	lines := encoder(out)
 	bar := term.NewProgress(a.err, "records")
-	if term.IsTerminal(a.out) { // which shows the records themselves
+	if term.IsTerminal(a.out) { // the records on the terminal are progress enough
 		bar = term.NewProgress(nil, "")
 	}
 	end := exportEnd{Kind: kindEnd}

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// elsewhere is another prefix on the same server: nothing of what c made is there.
+// elsewhere returns a client with another, empty prefix on the same server.
 func (c *cli) elsewhere() *cli {
 	return &cli{t: c.t, s: c.s, url: c.url, prefix: c.s.Prefix(c.t)}
 }
@@ -31,8 +31,8 @@ func (c *cli) do(words ...string) rueidis.RedisMessage {
 	return m
 }
 
-// recordsOf returns the records of an export in an order of their own, without what depends on where they are: names of
-// letters, and the entries of what is ready.
+// recordsOf returns the records of an export, sorted, without the parts that depend on their place: names of letters,
+// and entries of ready messages.
 func recordsOf(t *testing.T, export string) (records []string) {
 	t.Helper()
 	for line := range strings.Lines(export) {
@@ -55,8 +55,8 @@ func recordsOf(t *testing.T, export string) (records []string) {
 	return records
 }
 
-// What export writes, import takes: the same messages arrive, each group gets what it had not acknowledged, and an export of the
-// copy has the same lines. The copy has another name and other partitions.
+// Export and import keep all messages: the same messages arrive, each group gets those that it had not acknowledged,
+// and an export of the copy has the same lines. The copy has another name and another number of partitions.
 func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	t.Parallel()
 	a := newCLI(t)
@@ -82,7 +82,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		payload := []string{"text <b>&ü\u2028", "\x00\xff binary", "", `{"json":1}`}[i%4]
 		call := []string{"schedule", "q", "--id", id, "--at", time.UnixMilli(later).Format(time.RFC3339Nano), "--header",
 			"n=ü " + fmt.Sprint(i), "--max-attempts", "4"}
-		if payload == "" { // an empty standard input is none
+		if payload == "" { // an empty standard input is refused
 			call = append(call, "")
 		}
 		if r := a.runIn(payload, call...); r.code != exitOK {
@@ -90,7 +90,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		}
 		wants[id] = payload
 	}
-	for i := range 9 { // ready, and then: held, acknowledged by one, retried by one, dead for one, untouched
+	for i := range 9 { // ready messages: held, acknowledged by one group, retried by one, dead for one, untouched
 		id := fmt.Sprint("now-", i)
 		a.runIn("p\xff"+id, "schedule", "q", "--id", id)
 		wants[id] = "p\xff" + id
@@ -101,7 +101,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		m := a.do("XREADGROUP", "GROUP", "mailer", "w", "COUNT", "2", "STREAMS", key, ">")
 		streams, err := m.AsXRead()
 		if err != nil {
-			continue // nothing is there
+			continue // empty stream
 		}
 		for i, entry := range streams[key] {
 			if i == 0 {
@@ -122,7 +122,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 			}
 		}
 	}
-	// A retry, a redriven letter and dead letters, as the scripts write them.
+	// A retry and dead letters, in the form that the scripts write.
 	retry := "again\x1fmailer\x1f1700000000000-0"
 	a.do("ZADD", a.key("q/1", "due"), fmt.Sprint(later), retry)
 	a.do("HSET", a.key("q/1", "payload"), retry, "r\x00")
@@ -151,7 +151,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		!strings.Contains(r.err, "line 2: it is there already") {
 		t.Errorf("again: exit code %d: %+v %s", r.code, tally, r.err)
 	}
-	// The copy was taken in at once: what was ready is ready, the rest is as it was.
+	// After the import, ready messages are ready, and all others are in their former state.
 	again := b.run("export", "copy")
 	if before, after := recordsOf(t, export.out), recordsOf(t, again.out); !slices.Equal(before, after) {
 		t.Errorf("before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
@@ -166,7 +166,7 @@ func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 		t.Errorf("letters, newest first: %q", letters)
 	}
 
-	// The hour is over.
+	// Make the messages due that were scheduled in an hour.
 	soon := serverMs(t, b) + 1000
 	for i := range 40 {
 		id := fmt.Sprintf("später-%d", i)
@@ -261,7 +261,7 @@ func TestExportIsNeverSilentlyPartial(t *testing.T) {
 	c.fails(exitInvalid, nil, "export", "q/1")
 }
 
-// Memory is bounded: what is read is written before more is read.
+// Memory is bounded: a step is written before the next one is read.
 func TestExportOfManyIsReadInSteps(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -22,34 +22,34 @@ const (
 	batchBytes = 1 << 20
 )
 
-// Errors that the parse of every feeder may return.
+// Errors that any feeder's parse may return.
 var (
 	errNoItem  = errors.New("nothing is to be sent of this line")
 	errTooLong = fmt.Errorf("is longer than %d bytes", ndjson.MaxLine)
 )
 
-// feeder parses the lines of a file and sends the items in batches. It counts the lines that were taken, were duplicates or
-// were refused, and knows the line to go on from after a stop.
+// feeder parses the lines of a file and sends the items in batches. It counts lines that were taken, were duplicates
+// or were refused. After a stop it knows the line to continue from.
 type feeder[T any] struct {
 	app     *app
 	lines   *ndjson.Reader
-	size    int64 // of the file; 0 = unknown
+	size    int64 // size of the file in bytes; 0 = unknown
 	from    int   // first line to take
-	senders int   // batches that are sent at the same time
+	senders int   // batches that are sent concurrently
 
-	parse     func(number int, line []byte, tooLong bool) (T, error) // not at the same time as report of end
-	send      func(context.Context, []T) []error                     // an error for each
-	duplicate func(T, error) string                                  // what is said of one that was there before; "" = nothing
+	parse     func(number int, line []byte, tooLong bool) (T, error) // never runs concurrently with end's report
+	send      func(context.Context, []T) []error                     // returns an error, or nil, for each item
+	duplicate func(T, error) string                                  // text to print for a duplicate; "" prints nothing
 
 	progress *term.Progress
 	batches  chan batch[T]
 
 	mu                         sync.Mutex
 	taken, duplicates, refused int64
-	open                       int          // first line of which it is not known whether it was taken; 0 = none
-	err                        error        // why
-	under                      map[int]bool // first lines of the batches that were begun, and are not done
-	at                         int          // the last line that is in one of them, or needs none
+	open                       int          // first line whose result is unknown; 0 = none
+	err                        error        // why the result of line open is unknown
+	under                      map[int]bool // first lines of the batches that are filling or in flight
+	at                         int          // last line that was read
 }
 
 // batch is the items of one call, with their line numbers.
@@ -57,10 +57,10 @@ type batch[T any] struct {
 	items []T
 	lines []int
 	bytes int
-	share float64 // of the file, up to its end
+	share float64 // share of the file that is read when the batch is sent; -1 = unknown
 }
 
-// openLines opens a file of lines; "-" is standard input. Its size is 0 where nobody knows it.
+// openLines opens a file of lines; "-" is standard input. size is 0 if it is unknown.
 func (a *app) openLines(name string) (lines *ndjson.Reader, size int64, done func(), err error) {
 	if name == "-" {
 		return ndjson.NewReader(a.in), 0, func() {}, nil
@@ -75,7 +75,7 @@ func (a *app) openLines(name string) (lines *ndjson.Reader, size int64, done fun
 	return ndjson.NewReader(file), size, func() { _ = file.Close() }, nil
 }
 
-// run reads in one goroutine and sends in others. The first error that concerns more than one line ends it.
+// run reads in one goroutine and sends in others. It ends at the first error that concerns more than one line.
 func (f *feeder[T]) run(ctx context.Context) error {
 	f.progress, f.batches, f.under = term.NewProgress(f.app.err, "lines"), make(chan batch[T]), map[int]bool{}
 	reading, stop := context.WithCancelCause(ctx)
@@ -100,7 +100,7 @@ func (f *feeder[T]) run(ctx context.Context) error {
 		})
 	}
 	read := make(chan error, 1)
-	go func() { // may stay in a read of standard input when we are told to stop
+	go func() { // after a stop it may still wait for standard input
 		defer close(f.batches)
 		read <- f.read(reading)
 	}()
@@ -112,8 +112,8 @@ func (f *feeder[T]) run(ctx context.Context) error {
 	return <-read
 }
 
-// read parses lines into batches, until the end of the file or of ctx. A batch goes when it is full, or when the next line is
-// not there yet.
+// read parses lines into batches until the file or ctx ends. It sends a batch when the batch is full, or when no
+// further line is buffered.
 func (f *feeder[T]) read(ctx context.Context) error {
 	var b batch[T]
 	flush := func() bool {
@@ -151,7 +151,7 @@ func (f *feeder[T]) read(ctx context.Context) error {
 	}
 }
 
-// take puts a line into a batch, or refuses it.
+// take adds a line to the batch, or refuses it.
 func (f *feeder[T]) take(b *batch[T], number int, line []byte, tooLong bool) {
 	if number == 1 {
 		line = bytes.TrimPrefix(line, []byte("\ufeff"))
@@ -173,7 +173,7 @@ func (f *feeder[T]) take(b *batch[T], number int, line []byte, tooLong bool) {
 	}
 }
 
-// settle counts the results of a batch. An interrupt does not cut the call short, so every result is known.
+// settle counts the results of a batch. An interrupt does not cancel a call in flight, so every result is known.
 func (f *feeder[T]) settle(b batch[T], results []error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -184,7 +184,8 @@ func (f *feeder[T]) settle(b batch[T], results []error) error {
 			f.taken++
 		case errors.Is(err, bridge.ErrNotDurable),
 			errors.Is(err, bridge.ErrDuplicate) && errors.Is(err, bridge.ErrUnavailable):
-			// It is there, and is not confirmed: the run stops, and a repeat waits again.
+			// The message is stored, but its durability is not confirmed: the run stops, and a repeat of the line
+			// waits again.
 			if f.open == 0 || line < f.open {
 				f.open, f.err = line, err
 			}
@@ -209,10 +210,10 @@ func (f *feeder[T]) settle(b batch[T], results []error) error {
 	return f.err
 }
 
-// mostRefusals is how many refusals are printed: a file of another format would give one for each line.
+// mostRefusals is how many refusals are printed. A file in another format would otherwise print one for each line.
 const mostRefusals = 10
 
-// refuse counts a refused line, and prints the reason.
+// refuse counts a refused line and prints the reason.
 func (f *feeder[T]) refuse(line int, err error) {
 	if f.refused++; f.refused > mostRefusals {
 		return
@@ -228,8 +229,8 @@ func (f *feeder[T]) say(line int, text string) {
 	f.app.note("line %d: %s", line, text)
 }
 
-// end reports a run that has ended; err is what stopped it early, or nil. report prints the counts, and the line to go on from
-// unless it is 0.
+// end reports the result of a run. err is the error that stopped it early, or nil. report prints the counts, and the
+// line to continue from unless it is 0.
 func (f *feeder[T]) end(err error, report func(goOn int) error) error {
 	const how = "stopped: go on with --from-line %d, or with the whole file again (what was taken is not taken twice)"
 	f.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/internal/ndjson"
 )
 
-// fileLine is what a line of a file may hold.
+// fileLine holds the fields that a line of a file may have.
 type fileLine struct {
 	ID            string            `json:"id"`
 	Payload       json.RawMessage   `json:"payload"`
@@ -36,8 +36,8 @@ type fileLine struct {
 	Key           *string           `json:"key"`
 }
 
-// parseLine reads a line. Fields that it lacks come from defaults; headers of both are merged, and the line's win.
-// ScheduleBatch checks single values.
+// parseLine parses a line. Missing fields come from defaults. Headers of both are merged; the line's headers win.
+// Single values are checked by ScheduleBatch.
 func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.NewMessage, err error) {
 	if !utf8.Valid(line) {
 		return m, errors.New("is not UTF-8 (use payload_base64 for a binary payload)")
@@ -77,7 +77,7 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 	}
 	if l.MaxAttempts != nil {
 		m.MaxAttempts = *l.MaxAttempts
-		if err := admin.CheckMaxAttempts(m.MaxAttempts); err != nil { // zero would mean: by policy
+		if err := admin.CheckMaxAttempts(m.MaxAttempts); err != nil { // 0 in a message means: by the policy
 			return m, err
 		}
 	}
@@ -89,7 +89,7 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 	}
 	if l.Key != nil {
 		m.Key = *l.Key
-		if err := admin.CheckKey(m.Key); err != nil { // empty would mean: none
+		if err := admin.CheckKey(m.Key); err != nil { // "" in a message means: no key
 			return m, err
 		}
 	}
@@ -100,7 +100,7 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 	return m, nil
 }
 
-// setRetries sets what the line says of retries.
+// setRetries copies the retry fields of the line into the message.
 func (l *fileLine) setRetries(m *bridge.NewMessage) (err error) {
 	if l.RetryDelays != nil {
 		var all []time.Duration
@@ -132,7 +132,7 @@ func (l *fileLine) setRetries(m *bridge.NewMessage) (err error) {
 	return nil
 }
 
-// milliseconds refuses numbers that do not fit a duration.
+// milliseconds converts ms to a duration. It refuses a number that does not fit.
 func milliseconds(field string, ms int64) (time.Duration, error) {
 	d := time.Duration(ms) * time.Millisecond
 	if d.Milliseconds() != ms {

@@ -39,7 +39,7 @@ through all there are, and each place is printed as soon as it is found.`,
 	})
 }
 
-// queuesFlag adds the flag --queue, which may be repeated, and returns the check of what it was given.
+// queuesFlag adds the flag --queue, which may be repeated, and returns the check of its values.
 func (a *app) queuesFlag(cmd *cobra.Command, queues *[]string, usage string) (check func([]string) error) {
 	cmd.Flags().StringArrayVarP(queues, "queue", "q", nil, usage)
 	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
@@ -56,7 +56,7 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 	bar, printed := term.NewProgress(a.err, "looked through"), false
 	begun, now := time.Now(), a.now("")
 	options := admin.FindOptions{Queues: queues, Progress: func(looked, total int64) {
-		if time.Since(begun) > 200*time.Millisecond { // most are found sooner
+		if time.Since(begun) > 200*time.Millisecond { // most searches end sooner
 			bar.Of(looked, total)
 		}
 	}}
@@ -95,13 +95,14 @@ func (a *app) findMessage(ctx context.Context, op *admin.Admin, id string, queue
 	return fmt.Errorf("nowhere: %w", a.nowhere(f))
 }
 
-// foundMessage is what Redis knows of a message, with what histories tell of it.
+// foundMessage is the result as JSON: the places and times that Redis holds, and the recorded history.
 type foundMessage struct {
 	admin.Finding
 	Story []admin.Change `json:"story,omitempty"`
 }
 
-// nowhere returns the error of a message that was not found: where Find looked, and what its ID and dedup windows tell.
+// nowhere returns the error for a message that was not found: where Find looked, and what the message's ID and dedup
+// windows tell.
 func (a *app) nowhere(f admin.Finding) error {
 	var known []string
 	for _, m := range f.History {

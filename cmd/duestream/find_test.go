@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// matches wants each line of a text to match the pattern of the same number.
+// matches checks each line of a text against the pattern with the same index.
 func matches(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	if !regexp.MustCompile(`^` + strings.Join(patterns, "\n") + `\n$`).MatchString(text) {
@@ -88,8 +88,8 @@ func TestFindShowsEveryPlaceAndTheHistory(t *testing.T) {
 	}
 }
 
-// The duplicate error said "show says where it is", and show said that there is no such message. Both say the same of one that
-// is finished.
+// The bug: the duplicate error said that show tells where the message is, and show said that there is no such
+// message. For a finished message in its dedup window, both now say the same.
 func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -109,7 +109,7 @@ func TestAFinishedMessageInItsDedupWindowIsToldAlikeByEverybody(t *testing.T) {
 	}
 }
 
-// find says where a message is; the first line of each place says why it is there.
+// find shows where a message is. The first line of each place says why the message is there.
 func TestFindSaysFirstWhyAMessageIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// flagTexts are the errors of the flag libraries that a user would have to know Go to read, and what is said instead.
+// flagTexts replaces errors of the flag libraries that only a Go programmer understands.
 var flagTexts = []struct {
 	theirs *regexp.Regexp
 	ours   func(parts []string) string
@@ -47,12 +47,12 @@ var flagTexts = []struct {
 	},
 	{
 		regexp.MustCompile(`(?s)^invalid argument ".*" for "(?:-\w, )?(--[\w-]+)" flag: (.*)$`),
-		func(parts []string) string { return parts[1] + ": " + parts[2] }, // the reason has the value
+		func(parts []string) string { return parts[1] + ": " + parts[2] }, // the reason quotes the value
 	},
 }
 
-// unknownCommand returns what stands where a command below another one should, when there is none of that name. Cobra
-// speaks of the first flag behind it that the command above does not know.
+// unknownCommand returns the word in the place of a subcommand if no subcommand has that name. Cobra would complain
+// about the first flag after the word that the parent command does not know.
 func unknownCommand(root *cobra.Command, args []string) (word string, above *cobra.Command) {
 	above, rest, err := root.Find(args)
 	if err != nil || !above.HasAvailableSubCommands() {
@@ -83,7 +83,7 @@ func listFlags(names string) string {
 	return "--" + strings.Join(strings.Fields(names), " and --")
 }
 
-// plainFlagError says in plain words what is wrong with the flags.
+// plainFlagError rewrites an error about flags in plain words.
 func plainFlagError(text string) string {
 	for _, t := range flagTexts {
 		if parts := t.theirs.FindStringSubmatch(text); parts != nil {

@@ -31,7 +31,7 @@ func TestNoErrorOfTheCommandLineQuotesALibrary(t *testing.T) {
 	}
 }
 
-// "partly done" was said of a command that had done nothing.
+// The bug: a command that had done nothing reported "partly done".
 func TestNothingDoneIsNotCalledPartlyDone(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

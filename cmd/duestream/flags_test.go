@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// A refused value of a flag was printed whole, however large it was.
+// The bug: the refused value of a flag was printed whole, whatever its size.
 func TestRefusedFlagsAreShownShortened(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -24,7 +24,7 @@ func TestRefusedFlagsAreShownShortened(t *testing.T) {
 	}
 }
 
-// --id "$ID" with a variable that is not set made a random ID, --group "$GROUP" meant all groups.
+// The bug: with an unset variable, --id "$ID" made a random ID, and --group "$GROUP" selected all groups.
 func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -35,10 +35,10 @@ func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 	lists := 0
 	for _, cmd := range tree() {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Value.Type() == "intSlice" { // no number is empty
+			if f.Value.Type() == "intSlice" { // a number cannot be empty
 				return
 			}
-			if _, list := f.Value.(pflag.SliceValue); list { // a second value makes none of them less empty
+			if _, list := f.Value.(pflag.SliceValue); list { // a second value must not hide the empty one
 				lists++
 				if err := f.Value.Set("x"); err != nil {
 					t.Error(err)
@@ -59,7 +59,7 @@ func TestFlagsThatAreGivenAreNotEmpty(t *testing.T) {
 	}
 }
 
-// Days were known to some flags, and not to others, nor to the environment.
+// The bug: only some flags accepted days, and the environment did not.
 func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
 	flags := 0
 	for _, cmd := range tree() {

@@ -33,18 +33,18 @@ import (
 
 const (
 	mostConnections  = 10_000
-	gatewayAskedEach = 2 * time.Second // for how long /readyz asks Redis
+	gatewayAskedEach = 2 * time.Second // time limit of /readyz for its PING to Redis
 )
 
-// frontOptions are the flags of gateway, and of serve, that say what it answers over HTTP.
+// frontOptions are the HTTP flags of gateway and serve.
 type frontOptions struct {
 	addr, tokens    string
 	firstToken      string
 	payload         int
 	durability      string
 	admin, accounts string
-	pushes          flags.Switch // as the flag says
-	push            bool         // as flag and environment say
+	pushes          flags.Switch // value of the flag --push
+	push            bool         // the flag, else the environment
 	tls             certs.Files
 }
 
@@ -69,7 +69,7 @@ func (o *frontOptions) flags(cmd *cobra.Command, otherwise string) {
 	flags.SwitchVar(f, &o.pushes, "push", "also post messages to URLs, as push run does; default $DUESTREAM_PUSH")
 }
 
-// resolve fills what no flag says from the environment, and refuses what nothing can be made of.
+// resolve fills missing flags from the environment, and refuses values that cannot work.
 func (o *frontOptions) resolve() error {
 	var s settings.HTTP
 	err := settings.Fill(&s)
@@ -100,24 +100,24 @@ func (o *frontOptions) resolve() error {
 	return err
 }
 
-// front is what a process does over HTTP: it takes requests, answers operators, and posts messages.
+// front is the HTTP side of a process: it takes requests, answers operators, and pushes messages to URLs.
 type front struct {
 	*app
 	o        frontOptions
 	log      *slog.Logger
-	patience time.Duration // for what is under way when it is told to stop
+	patience time.Duration // shutdown time for requests and pushes in flight
 	observer bridge.Observer
-	socket   net.Listener       // nil: it takes no requests
-	admin    *listener.Listener // nil: it answers no operators
-	certs    *certs.Watched     // nil: it speaks no TLS
-	followed func()             // ends that they follow their files
+	socket   net.Listener       // nil: no requests are taken
+	admin    *listener.Listener // nil: no listener for operators
+	certs    *certs.Watched     // nil: no TLS
+	followed func()             // stops reloading the certificate files
 
-	redis     atomic.Pointer[bridge.Redis] // of what takes requests
+	redis     atomic.Pointer[bridge.Redis] // connection of the gateway
 	runner    atomic.Pointer[push.Runner]
-	operators atomic.Pointer[http.Handler] // of lmstfy's admin listener
+	operators atomic.Pointer[http.Handler] // handler of the lmstfy admin listener
 }
 
-// openFront takes the addresses, so that one that is taken is said at once. Redis is not touched.
+// openFront listens on the addresses, so that an address in use is reported at once. Redis is not touched.
 func (a *app) openFront(o frontOptions, log *slog.Logger, patience time.Duration) (*front, error) {
 	f := &front{app: a, o: o, log: log, patience: patience, followed: func() {}}
 	if err := f.listen(); err != nil {
@@ -130,7 +130,7 @@ func (a *app) openFront(o frontOptions, log *slog.Logger, patience time.Duration
 	return f, nil
 }
 
-// follow has the certificates follow their files until the function that it returns is called.
+// follow reloads the certificates when their files change, until the returned function is called.
 func (f *front) follow() (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -171,7 +171,7 @@ func (f *front) listen() (err error) {
 	return nil
 }
 
-// operate answers those who operate a gateway as one of lmstfy.
+// operate answers the admin requests of lmstfy, with 503 until the gateway runs.
 func (f *front) operate(w http.ResponseWriter, r *http.Request) {
 	if operators := f.operators.Load(); operators != nil {
 		(*operators).ServeHTTP(w, r)
@@ -181,7 +181,7 @@ func (f *front) operate(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, errStarts.Error(), http.StatusServiceUnavailable)
 }
 
-// busy says whether there is anything to run.
+// busy reports whether run has anything to do.
 func (f *front) busy() bool { return f.socket != nil || f.o.push }
 
 func (f *front) close() {
@@ -192,7 +192,7 @@ func (f *front) close() {
 	}
 }
 
-// run does all that there is to do until ctx ends, or a part fails.
+// run takes requests and pushes messages, until ctx ends or one of the two ends.
 func (f *front) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -215,8 +215,8 @@ func (f *front) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// beside does it all while something else runs, which is told to stop when everything here has ended. When either fails, both
-// end.
+// beside runs the front and another function. On a stop, the front ends first and the other function is told after
+// that. When either ends, both end.
 func (f *front) beside(ctx context.Context, other func(context.Context) error) error {
 	if !f.busy() {
 		return other(ctx)
@@ -235,7 +235,7 @@ func (f *front) beside(ctx context.Context, other func(context.Context) error) e
 	return errors.Join(<-ended, err)
 }
 
-// answer takes requests.
+// answer runs the gateway.
 func (f *front) answer(ctx context.Context) error {
 	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, failFast)
 	if err != nil {
@@ -270,7 +270,8 @@ func (f *front) answer(ctx context.Context) error {
 	return serveHTTP(ctx, server, listener.Limit(f.socket, mostConnections), f.patience, f.log)
 }
 
-// beginWhenReady repeats begin until Redis answers: a server that loads its data after a start takes connections before that.
+// beginWhenReady repeats begin until Redis answers. A server that loads its data at its start already takes
+// connections.
 func (f *front) beginWhenReady(ctx context.Context, store *access.Store) error {
 	wait := backoff.NewExponentialBackOff(backoff.WithInitialInterval(100*time.Millisecond),
 		backoff.WithMaxInterval(2*time.Second), backoff.WithMaxElapsedTime(0))
@@ -291,8 +292,8 @@ func (f *front) beginWhenReady(ctx context.Context, store *access.Store) error {
 	}
 }
 
-// begin says that there is no token, or makes the first one if that is asked for. It is written to a file and never printed: the
-// standard output of a service is its log.
+// begin warns that there is no token, or makes the first token if that is asked for. It writes the secret to a file
+// and never prints it, because the standard output of a service is its log.
 func (f *front) begin(ctx context.Context, store *access.Store) error {
 	none, err := store.Empty(ctx)
 	if err != nil || !none {
@@ -302,9 +303,10 @@ func (f *front) begin(ctx context.Context, store *access.Store) error {
 		f.log.Warn("there is no token, so every request is refused: use duestream token add, or start with --first-token-file")
 		return nil
 	}
-	// Before the token: one that nobody can read would let nobody in, and keep others from making one.
+	// The file comes before the token: a token nobody can read would lock everybody out, and keep others from making
+	// the first token.
 	file, err := os.OpenFile(f.o.firstToken, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil { // no reason to end what else this process does
+	if err != nil { // the rest of this process goes on
 		f.log.Error("the first token was not made, so every request is refused: use duestream token add", slog.Any("error", err))
 		return nil
 	}
@@ -313,14 +315,14 @@ func (f *front) begin(ctx context.Context, store *access.Store) error {
 		_, err = fmt.Fprintln(file, secret)
 	}
 	err = errors.Join(err, file.Close())
-	if err != nil || secret == "" { // another gateway was first
+	if err != nil || secret == "" { // no secret: another gateway made the first token
 		return errors.Join(err, os.Remove(f.o.firstToken))
 	}
 	f.log.Info("the first token, which may do everything, is in the file of --first-token-file")
 	return nil
 }
 
-// post posts messages to URLs.
+// post pushes messages to URLs.
 func (f *front) post(ctx context.Context) error {
 	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, push.ManyReads)
 	if err != nil {
@@ -336,7 +338,7 @@ func (f *front) post(ctx context.Context) error {
 	return runner.Run(ctx)
 }
 
-// unlessStopped returns the error of a start, unless it was stopped meanwhile.
+// unlessStopped returns the error of a start, or nil if the process was told to stop meanwhile.
 func unlessStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -344,10 +346,10 @@ func unlessStopped(ctx context.Context, err error) error {
 	return err
 }
 
-// alive returns why the process must be started anew.
+// alive returns the reason to restart the process, or nil.
 func (f *front) alive() error { return asks(&f.runner, (*push.Runner).Alive)() }
 
-// ready returns what does not do its work now.
+// ready returns the reasons why the front does not do its work now, or nil.
 func (f *front) ready() error {
 	var errs []error
 	if f.socket != nil {
@@ -364,7 +366,7 @@ func (f *front) ready() error {
 
 var errStarts = errors.New("it starts, and waits for Redis")
 
-// serveHTTP answers until ctx ends, and then gives the requests under way their time.
+// serveHTTP answers requests until ctx ends. Requests in flight then get the time of patience to end.
 func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, patience time.Duration,
 	log *slog.Logger) error {
 	ended := make(chan error, 1)
@@ -385,7 +387,7 @@ func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, pa
 	return nil
 }
 
-// reaches says whether Redis answers, for who sends requests here.
+// reaches returns an error for /readyz if Redis does not answer.
 func reaches(r *bridge.Redis) error {
 	if r == nil {
 		return errStarts

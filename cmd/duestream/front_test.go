@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// listensFor waits until a command says that it listens for something, and returns where.
+// listensFor waits until a command logs that it listens for a purpose, and returns the address.
 func (r *running) listensFor(what string) (addr string) {
 	r.t.Helper()
 	redistest.Eventually(r.t, patience, func() (bool, string) {
@@ -51,7 +51,7 @@ func (r *running) asks(method, url, body string, headers ...string) (int, string
 	return res.StatusCode, string(text)
 }
 
-// One process is a bridge, takes requests, answers operators and posts messages; it stops in that order.
+// One process is a bridge, takes requests, answers operators and pushes messages. It stops in that order.
 func TestServeAnswersOverHTTPAsWell(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -103,7 +103,7 @@ func TestServeAnswersOverHTTPAsWell(t *testing.T) {
 	}
 }
 
-// An address that is taken ends the process at the start, and says so, whether or not Redis is there.
+// An address in use ends the process at its start with an error, whether or not Redis answers.
 func TestATakenAddressEndsTheProcessAtItsStart(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,7 +121,7 @@ func TestATakenAddressEndsTheProcessAtItsStart(t *testing.T) {
 	newCLI(t).fails(exitFailure, []string{"no such file"}, "serve", "--http", "127.0.0.1:0", "--tokens-file", missing)
 }
 
-// Before Redis was reached an operator is told to come again, not that there is nothing.
+// Until Redis is reached, an operator gets 503 instead of 404.
 func TestOperatorsAreToldThatAGatewayStarts(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -133,7 +133,7 @@ func TestOperatorsAreToldThatAGatewayStarts(t *testing.T) {
 	becomes(t, at+"/nothing", http.StatusNotFound, "")
 }
 
-// Beyond this machine operators need accounts.
+// Operators beyond this machine need accounts.
 func TestOperatorsNeedAccountsBeyondThisMachine(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable}
@@ -162,7 +162,7 @@ func TestOperatorsNeedAccountsBeyondThisMachine(t *testing.T) {
 	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "")
 }
 
-// A process that is told not to post messages posts none, also where its environment says that it does.
+// --push=false turns pushing off, also if the environment turns it on.
 func TestPushIsTurnedOffByTheFlag(t *testing.T) {
 	t.Setenv("DUESTREAM_PUSH", "true")
 	for _, one := range []struct {
@@ -183,8 +183,8 @@ func TestPushIsTurnedOffByTheFlag(t *testing.T) {
 	}
 }
 
-// A server that takes connections, and answers no reads yet, is one that loads its data; a replica without its master answers so,
-// too.
+// A server that loads its data accepts connections, and refuses reads. A replica without its master behaves in the
+// same way.
 func TestGatewayWaitsForAServerThatAnswersNoReadsYet(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))

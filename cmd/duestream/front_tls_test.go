@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// pairFiles writes a certificate for 127.0.0.1, which signed itself, and its key.
+// pairFiles writes a self-signed certificate for 127.0.0.1 and its key.
 func pairFiles(t *testing.T) (cert, key string, trust *x509.CertPool) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil)
@@ -34,8 +34,8 @@ func pairFiles(t *testing.T) (cert, key string, trust *x509.CertPool) {
 	return cert, key, trust
 }
 
-// A gateway speaks TLS with HTTP/2, to operators beyond this machine as well, and follows its files; asked for certificates of
-// clients it serves nobody without one.
+// A gateway speaks TLS with HTTP/2, also to operators beyond this machine, and reloads its files. With a client CA,
+// it refuses clients without a certificate.
 func TestTheHTTPSideSpeaksTLS(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -26,7 +26,8 @@ clients and bridges use none of them. docs/PROTOCOL.md, section 17, says how the
 	}, a.functionsLoad(), a.functionsShow(), a.functionsDelete(), a.functionsDump())
 }
 
-// onServers prints the outcome for each server. It fails at once when every server failed, else at the end when some did.
+// onServers prints the result for each server. If all servers failed, it returns that error at once. If some failed,
+// it returns errPartly after printing.
 func (a *app) onServers(rows []admin.Library, err error, functions []admin.Function, text func()) error {
 	failed := 0
 	for _, l := range rows {
@@ -40,7 +41,7 @@ func (a *app) onServers(rows []admin.Library, err error, functions []admin.Funct
 	return errors.Join(a.print(librariesJSON(rows, functions), text), a.partly(rows, failed))
 }
 
-// changed prints what was done on each server.
+// changed prints the change on each server.
 func (a *app) changed(rows []admin.Library, err error, what func(admin.Library) string) error {
 	return a.onServers(rows, err, nil, func() {
 		var lines [][]string
@@ -53,13 +54,13 @@ func (a *app) changed(rows []admin.Library, err error, what func(admin.Library) 
 	})
 }
 
-// libraryRow is one server as JSON.
+// libraryRow is the result for one server as JSON.
 type libraryRow struct {
 	admin.Library
 	Error string `json:"error,omitempty"`
 }
 
-// librariesReport is what load, delete and show print as JSON. Release and source are those of this program.
+// librariesReport is the JSON of load, delete and show. Release and Source are those of this program.
 type librariesReport struct {
 	Release   string           `json:"release"`
 	Source    string           `json:"source"`
@@ -86,7 +87,7 @@ func libraryVersion(release, source string) string {
 	return fmt.Sprintf("%s (%s)", human.OrDash(human.OneLine(release, 40)), human.OneLine(source, 40))
 }
 
-// partly notes the error of each server that failed, and returns errPartly when there is one.
+// partly notes the error of each server that failed. It returns errPartly if some failed, errNothing if all failed.
 func (a *app) partly(rows []admin.Library, failed int) error {
 	if failed == 0 {
 		return nil
@@ -103,7 +104,7 @@ func (a *app) partly(rows []admin.Library, failed int) error {
 		human.Counted(len(rows), "server"))
 }
 
-// errFunctionsDenied marks an error of a user who may not list or load functions.
+// errFunctionsDenied marks the error of a user who may not list or load functions.
 var errFunctionsDenied = errors.New("functions are denied")
 
 type functionsDenied struct{ error }

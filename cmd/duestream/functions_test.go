@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Libraries that may be there before.
+// Libraries that may be loaded already.
 const (
 	olderLibrary = "#!lua name=duestream\nredis.register_function{function_name='duestream_version', flags={'no-writes'}, " +
 		"callback=function() return {'protocol', '1', 'release', 'v0.0.1', 'source', 'abc'} end}\n"

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/internal/ndjson"
 )
 
-// FuzzSettings: any value of any variable is refused by the variable's name, or gives a policy within its limits.
+// FuzzSettings: any value of any variable gives an error that names the variable, or a policy within its limits.
 func FuzzSettings(f *testing.F) {
 	names := settings.Variables(&settings.Serve{})
 	for i := range names {
@@ -46,7 +46,8 @@ func FuzzSettings(f *testing.F) {
 	})
 }
 
-// FuzzForeignVariable: a variable with our prefix is known, somebody else's by its shape, or refused by its name.
+// FuzzForeignVariable: a variable with our prefix is known, matches a pattern of foreign variables, or is refused by
+// name.
 func FuzzForeignVariable(f *testing.F) {
 	for _, seed := range []string{
 		"DUESTREAM_MAX_ATEMPTS=3", "DUESTREAM_=", "DUESTREAM_PREFIX", "PATH=x", "duestream_prefix=x",
@@ -72,8 +73,8 @@ func FuzzForeignVariable(f *testing.F) {
 	})
 }
 
-// FuzzLines: lines of any bytes are those that a plain split gives, and each is a message that says what the line says, or is
-// refused.
+// FuzzLines: for any bytes, the lines are those of a plain split. Each line is refused, or gives a message with the
+// values of the line.
 func FuzzLines(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n", "\r\n\n", `{"id":"a"}`, "{}\n{\"payload\":\"x\"}\r\n", `{"payload":"\u00fc\n","headers":{"x":"y"},"in_ms":5}`, `{"payload":[1, 2 ],"at_ms":1795216995000}`,

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// A gateway makes the first token where it is told to, in a file that nobody else can read. Its output, which is the log of a
-// service, held a secret that may do everything.
+// A gateway writes the first token into a file that nobody else can read. The bug: it printed the secret, which may
+// do everything, to its output, the log of a service.
 func TestGatewayAnswersAndStopsCleanly(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -21,40 +21,41 @@ import (
 
 const (
 	renewEvery = time.Second
-	renewedFor = 5 * time.Second  // older than that, the process hangs or has ended
-	turnedFor  = 30 * time.Second // each turn of the heartbeat's loop ends within 6 s, whatever Redis does
+	renewedFor = 5 * time.Second  // an older file: the process hangs or has ended
+	turnedFor  = 30 * time.Second // a turn of the heartbeat's loop takes at most 6 s, whatever Redis does
 )
 
-// vitals is the state that serve writes to its health file each second, for `health --self`. A process that is stopped or
-// starved writes nothing; one that is stuck writes an old time of its last turn; one that waits for Redis goes on writing.
+// vitals is the state that serve writes to its health file each second, for `health --self`. A stopped or starved
+// process writes nothing. In a process that is stuck, the time of the last turn grows old. A process that waits for
+// Redis keeps writing.
 type vitals struct {
-	State   string `json:"state"` // starts (and waits for Redis, if it is away), runs, stops
+	State   string `json:"state"` // "starts" (also while it waits for Redis), "runs" or "stops"
 	ID      string `json:"id"`
 	Host    string `json:"host"`
 	PID     int    `json:"pid"`
 	Version string `json:"version"`
-	Redis   bool   `json:"redis_answers"` // a heartbeat succeeded lately
+	Redis   bool   `json:"redis_answers"` // a heartbeat succeeded within the last 5 s
 	Written int64  `json:"written_ms"`
-	Turned  int64  `json:"turned_ms,omitempty"` // the heartbeat's loop, last; 0 = it has not begun
+	Turned  int64  `json:"turned_ms,omitempty"` // last turn of the heartbeat's loop; 0 = none yet
 }
 
-// reporter renews the file of serve.
+// reporter writes the health file of serve, and tells the service manager.
 type reporter struct {
 	file   string
 	self   bridge.Identity
 	log    *slog.Logger
-	bridge atomic.Pointer[bridge.Bridge] // nil before there is one
+	bridge atomic.Pointer[bridge.Bridge] // nil until the bridge is built
 	failed bool
 
-	manager  *notify.Manager // nil: no service manager wants to be told
+	manager  *notify.Manager // nil: no service manager
 	stopping atomic.Bool
 	began    time.Time
-	told     map[string]bool // what the manager was told once
-	status   string          // the last text that it was told
-	deaf     bool            // telling it failed
+	told     map[string]bool // states that are told once, and were
+	status   string          // last status text
+	deaf     bool            // the last Tell failed
 }
 
-// start begins to renew the file, and returns the function that ends it and removes the file.
+// start begins to write the file. The returned function stops that and removes the file.
 func (r *reporter) start(ctx context.Context) (stop func()) {
 	if r.file == "" && r.manager == nil {
 		return func() {}
@@ -90,7 +91,7 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(renewEvery): // it hangs, which must not keep the process
+		case <-time.After(renewEvery): // a hanging reporter must not keep the process
 		}
 		if r.file != "" {
 			_ = os.Remove(r.file)
@@ -98,7 +99,7 @@ func (r *reporter) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// alive returns why this process must be started anew; it asks the bridge under the locks that the bridge's loops share.
+// alive returns the reason to restart this process, or nil. It takes the locks that the bridge's loops share.
 func (r *reporter) alive() error {
 	if b := r.bridge.Load(); b != nil && !r.stopping.Load() {
 		return b.Status().Alive()
@@ -106,7 +107,7 @@ func (r *reporter) alive() error {
 	return nil
 }
 
-// ready returns why this process does not serve now.
+// ready returns the reason why this process does not serve now, or nil.
 func (r *reporter) ready() error {
 	b := r.bridge.Load()
 	switch {
@@ -118,7 +119,7 @@ func (r *reporter) ready() error {
 	return b.Status().Ready()
 }
 
-// broken returns which queues no bridge can serve.
+// broken returns an error that names the queues no bridge can serve.
 func (r *reporter) broken() error {
 	if b := r.bridge.Load(); b != nil {
 		return b.Status().Broken()
@@ -126,7 +127,7 @@ func (r *reporter) broken() error {
 	return nil
 }
 
-// renew asks the bridge, for which it needs the locks that the bridge's loops share, and writes the file.
+// renew writes the file. It asks the bridge, under the locks that the bridge's loops share.
 func (r *reporter) renew(stopping bool) {
 	v := vitals{State: "starts", ID: r.self.ID, Host: r.self.Host, PID: r.self.PID, Version: r.self.Version}
 	if b := r.bridge.Load(); b != nil {
@@ -148,14 +149,14 @@ func (r *reporter) renew(stopping bool) {
 	r.failed = err != nil
 }
 
-// write replaces the file in one step, so that a reader sees the old or the new text. It follows no symbolic link.
+// write replaces the file in one step: a reader sees the old text or the new one. It follows no symbolic link.
 func (v vitals) write(file string) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	fresh := file + ".new"
-	_ = os.Remove(fresh) // of a process that was killed
+	_ = os.Remove(fresh) // left by a process that was killed
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
@@ -167,7 +168,7 @@ func (v vitals) write(file string) error {
 	return os.Rename(fresh, file)
 }
 
-// readVitals returns what serve wrote last.
+// readVitals returns what serve wrote last to the file.
 func readVitals(file string) (v vitals, err error) {
 	info, err := os.Stat(file)
 	if errors.Is(err, os.ErrNotExist) {
@@ -195,8 +196,8 @@ func readVitals(file string) (v vitals, err error) {
 	return v, nil
 }
 
-// trouble returns what is wrong with the process that wrote v, or nil. A step of the clock misleads it for a second at most,
-// until v is written again.
+// trouble returns the fault of the process that wrote v, or nil. A step of the clock misleads it for at most a
+// second, until v is written again.
 func (v vitals) trouble(now time.Time) error {
 	written, turned := time.UnixMilli(v.Written), time.UnixMilli(v.Turned)
 	if age := now.Sub(written).Abs(); age > renewedFor {
@@ -210,7 +211,7 @@ func (v vitals) trouble(now time.Time) error {
 	return nil
 }
 
-// healthOfSelf is `health --self`. It does not touch Redis.
+// healthOfSelf runs `health --self`. It does not touch Redis.
 func (a *app) healthOfSelf() error {
 	var s struct {
 		HealthFile string `split_words:"true"`

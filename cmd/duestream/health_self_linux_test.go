@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// served is a bridge in a process of its own, and its health file.
+// served is a bridge in a process of its own, with its health file.
 type served struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -29,7 +29,7 @@ func (c *cli) served(url string) *served {
 	return s
 }
 
-// self asks the process how it is, as the health check of the image does.
+// self runs `health --self`, as the health check of the image does.
 func (s *served) self() (v vitals, healthy bool, said string) {
 	s.t.Helper()
 	cmd := exec.Command(s.cmd.Path, "health", "--self", "--json")
@@ -58,8 +58,9 @@ func (s *served) signal(sig syscall.Signal) {
 
 func whatever(vitals) bool { return true }
 
-// 1. Redis goes away. 2. The image's health check asks Redis, and fails. 3. The bridge, which waits for Redis as it should, is
-// restarted for that. And: 1. A bridge hangs. 2. Its health check sees the heartbeat of another one. 3. It hangs for ever.
+// Two bugs. First: 1. Redis is down. 2. The health check of the image asks Redis, and fails. 3. The bridge is
+// restarted, although it waits for Redis as it should. Second: 1. A bridge hangs. 2. The health check sees the
+// heartbeat of another bridge. 3. The bridge hangs for ever.
 func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
@@ -68,7 +69,7 @@ func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	s.becomes(true, func(v vitals) bool {
 		return v.State == "runs" && v.Redis && v.PID == s.cmd.Process.Pid && v.Version == version
 	})
-	c.serve() // another one lives
+	c.serve() // another live bridge
 
 	s.signal(syscall.SIGSTOP)
 	s.becomes(false, whatever)
@@ -107,7 +108,7 @@ func TestHealthOfSelfWhileRedisWasNeverThere(t *testing.T) {
 	}
 }
 
-// A directory that cannot be written is no reason not to deliver; the health check says it.
+// A bridge delivers although its health file cannot be written, and logs that once.
 func TestServeGoesOnWithoutItsHealthFile(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -14,7 +14,7 @@ func TestHealthFailsWithoutABridge(t *testing.T) {
 	if !strings.Contains(r.out, `"healthy":false`) || !strings.Contains(r.out, `"bridges":[]`) {
 		t.Errorf("output %s", r.out)
 	}
-	// One that died a minute ago, by the clock of Redis.
+	// A bridge that died a minute ago, by the clock of Redis.
 	client := c.redis()
 	now, err := client.Do(t.Context(), client.B().Time().Build()).AsIntSlice()
 	if err != nil {
@@ -27,7 +27,8 @@ func TestHealthFailsWithoutABridge(t *testing.T) {
 	c.fails(exitFailure, []string{"no live bridge"}, "health")
 }
 
-// Anybody can add names to the heartbeats: such a name is no bridge, and it is printed harmlessly.
+// Any client can add names to the heartbeats. Such a name counts as no bridge, and is printed without control
+// characters.
 func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -60,7 +61,7 @@ func TestForeignHeartbeatsAreNoBridges(t *testing.T) {
 	if strings.ContainsAny(printed, "\x1b\a\u202e") || len(printed) > 10_000 {
 		t.Errorf("printed %d bytes:\n%.3000q", len(printed), printed)
 	}
-	// A bridge beside them has all the queues.
+	// A bridge beside these names serves all queues.
 	c.serve()
 	c.ok("schedule", "q", "--in", "50ms", "--id", "one", "hello")
 	redistest.Eventually(t, patience, func() (bool, string) {

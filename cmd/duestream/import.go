@@ -79,7 +79,7 @@ type importTally struct {
 	Duplicates int64    `json:"duplicates"`
 	Refused    int64    `json:"refused"`
 	Groups     []string `json:"groups_created,omitempty"`
-	Whole      bool     `json:"whole"` // the last line is there, and says as many as there are
+	Whole      bool     `json:"whole"` // the last line is there, and its count is right
 	GoOnFrom   int      `json:"go_on_from_line,omitempty"`
 	DryRun     bool     `json:"dry_run"`
 }
@@ -91,8 +91,8 @@ type importRun struct {
 	flags importFlags
 	to    *admin.Import // nil in a dry run
 
-	parsed int64 // lines that are to be taken
-	count  int64 // lines between the first and the last
+	parsed int64 // lines to import
+	count  int64 // lines between the first and the last line
 	last   *exportEnd
 }
 
@@ -118,7 +118,7 @@ func (f *importRun) run(ctx context.Context) error {
 	})
 }
 
-// feed runs the feeder, and says what it took.
+// feed runs the feeder, and prints the summary.
 func (f *importRun) feed(ctx context.Context) error {
 	if err := f.end(f.feeder.run(ctx), f.report); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (f *importRun) feed(ctx context.Context) error {
 	return f.verdict()
 }
 
-// header reads the first line. It is not waited for when ctx ends.
+// header reads the first line. It returns early if ctx ends.
 func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	var line []byte
 	var tooLong bool
@@ -160,7 +160,7 @@ func (f *importRun) header(ctx context.Context) (h exportHeader, err error) {
 	return h, nil
 }
 
-// parse reads a line after the header. It keeps the end line.
+// parse parses a line after the header. The end line is kept in f.last.
 func (f *importRun) parse(number int, line []byte, tooLong bool) (r admin.Record, err error) {
 	if f.last != nil {
 		return r, errors.New("stands behind the last line of the export: two files in one?")
@@ -207,7 +207,7 @@ func (f *importRun) send(ctx context.Context, records []admin.Record) []error {
 	return f.to.Write(ctx, records)
 }
 
-// known reports a record that was there already, for the first ten.
+// known returns the text for a record that was imported before. Only the first ten are printed.
 func (f *importRun) known(_ admin.Record, err error) string {
 	if f.duplicates > 10 {
 		return ""
@@ -235,7 +235,7 @@ func (f *importRun) report(goOn int) error {
 	})
 }
 
-// verdict returns what was wrong with a file that was read to its end, or nil.
+// verdict returns the faults of a file that was read to its end, or nil.
 func (f *importRun) verdict() error {
 	var wrong []string
 	if f.refused > 0 {

@@ -73,7 +73,7 @@ not json
 		"--from-line", "3"); r.code != exitOK || !strings.HasPrefix(r.out, "imported 1,") {
 		t.Errorf("%+v", r)
 	}
-	// A retry for a group that nobody made would be skipped by all others, for ever.
+	// Without its group, a retry would be skipped by all other groups for ever, so the group is created.
 	one := `{"kind":"scheduled","id":"r","for":"alone","entry":"17-0","attempt":2,"due_ms":4102444800000}` + "\n"
 	if r := c.runIn(header+one+end(1), "import", "q", "--no-groups"); r.code != exitOK ||
 		!strings.HasSuffix(r.out, "created 1 group: alone\n") {
@@ -81,7 +81,8 @@ not json
 	}
 }
 
-// An interrupt, also while the next line is waited for: what was read is taken, and it is said where to go on.
+// After an interrupt, even while it waits for the next line, all lines read so far are imported, and the line to
+// continue from is reported.
 func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -26,7 +26,7 @@ func filterFlags(cmd *cobra.Command, f *admin.LetterFilter, limit int) {
 	fs.IntVar(&f.Limit, "limit", limit, "at most so many; 0 = all")
 }
 
-// checkFilter refuses values that are wrong whatever Redis holds.
+// checkFilter refuses values that are wrong for any queue.
 func checkFilter(f admin.LetterFilter) error {
 	if f.Limit < 0 {
 		return usage.Errorf("limit %d: must not be negative", f.Limit)
@@ -37,7 +37,7 @@ func checkFilter(f admin.LetterFilter) error {
 	return checkGroup(f.Group)
 }
 
-// checkFound returns ErrNoGroup when nothing was found of a group that is unknown: most likely its name is misspelt.
+// checkFound returns ErrNoGroup if nothing was found and the queue has no such group: the name is probably misspelt.
 func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.LetterFilter, found int) error {
 	if found > 0 || f.Group == "" {
 		return nil
@@ -45,7 +45,8 @@ func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.Lett
 	return op.CheckGroup(ctx, queue, f.Group)
 }
 
-// selection says which dead letters a command is about: those named, all, or those that pass the filter.
+// selection holds the flags that select dead letters: all, or those that pass the filter. Letters may also be named
+// by arguments.
 type selection struct {
 	filter admin.LetterFilter
 	all    bool

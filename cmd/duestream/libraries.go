@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// mostLibraryBytes is how much of a line of a library is told.
+// mostLibraryBytes bounds the part of a library's line that is logged.
 const mostLibraryBytes = 80
 
-// libraryLog takes what libraries write to the standard logger: net/http, which quotes up to 4 KiB of what a server sent
-// unasked. It tells the words before the quotation, at the lowest level and in the format of all other lines.
+// libraryLog receives what libraries write to the standard logger. net/http writes there, and quotes up to 4 KiB that
+// a server sent unasked. Only the words before the quotation are logged, at the lowest level.
 type libraryLog struct{ log *slog.Logger }
 
 func (l libraryLog) Write(line []byte) (int, error) {
@@ -20,7 +20,7 @@ func (l libraryLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// tameLibraries has the standard logger of this process write to a log of ours.
+// tameLibraries redirects the standard logger of this process to the given logger, and returns it.
 func tameLibraries(to *slog.Logger) *slog.Logger {
 	log.SetFlags(0)
 	log.SetOutput(libraryLog{to})

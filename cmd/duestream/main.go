@@ -1,19 +1,20 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
-// Only this package reads the environment, flags and signals, writes to standard output, or exits. It stands on bridge and
-// bridge/admin, as any program may. Each command has a file that its path names (dead_redrive.go); everything else is in
-// packages under internal.
+// Only this command, with its packages under internal, reads the environment, flags and signals, writes to standard
+// output, or exits. It uses bridge and bridge/admin, as any program may. The file of a command has the command's name
+// (dead_redrive.go); everything else is in the packages below: bench, conformance and internal.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
-//   - wrong input is named, with its limit, before Redis is touched (TestWrongInputIsNamedAndDoesNotTouchRedis);
-//   - a file that is scheduled again schedules nothing twice (TestFileAgainSchedulesNothing);
-//   - the lines of a file that were not taken are known by number (TestRedisGoneInTheMiddleOfAFileLosesNothing);
+//   - wrong input is reported with its limit, before Redis is touched (TestWrongInputIsNamedAndDoesNotTouchRedis);
+//   - scheduling a file again schedules nothing twice (TestFileAgainSchedulesNothing);
+//   - after a failure, the lines of a file that were not taken are known by number
+//     (TestRedisGoneInTheMiddleOfAFileLosesNothing);
 //   - work never acknowledges a message whose command it stopped (TestWorkGivesBackWhatAStopCutShort);
 //   - bench leaves no keys behind when it ends (TestBenchCleansUpWhenItIsInterrupted);
-//   - a terminal is given back as it was, however top ends (TestTopGivesTheTerminalBack,
+//   - top restores the terminal, however it ends (TestTopGivesTheTerminalBack,
 //     TestTopGivesTheTerminalBackWhenItPanics);
-//   - a completion waits for Redis for a second at most (TestCompletionNeverHangs);
+//   - a completion waits at most one second for Redis (TestCompletionNeverHangs);
 //   - the manual page has every command, flag, variable and exit code (TestManualHasEveryCommandFlagCodeAndVariable);
 //   - no program that this process started outlives it (TestSecondSignalLeavesNoCommandRunning,
 //     TestCommandDiesWithAWorkerThatIsKilled, TestServerOfDevDiesWithIt).
@@ -25,7 +26,7 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-	_ "time/tzdata" // of recurrences, where there are no zone files
+	_ "time/tzdata" // time zones for recurrences on systems without zone files
 
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
 )
@@ -38,12 +39,12 @@ func main() {
 	os.Exit(code)
 }
 
-// lastGrace is how long commands and servers that we started get to end by themselves when we end at once.
+// lastGrace is the time that child processes get to end by themselves when this process ends at once.
 const lastGrace = time.Second
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. The second one ends the process
-// at once, and what it started before that. A terminal that is closed (SIGHUP) says the same, unless nohup told us not to
-// listen.
+// interruptible returns a context that the first SIGINT or SIGTERM cancels, for a clean stop. A second signal ends
+// the child processes and then this process at once. SIGHUP, of a closed terminal, counts like SIGTERM, unless it is
+// ignored (nohup).
 func interruptible(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)

@@ -23,7 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if signal.Ignored(syscall.SIGHUP) { // under nohup: what tests start would inherit that, and not listen to it
+	if signal.Ignored(syscall.SIGHUP) { // nohup: child processes would inherit the ignored signal
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	redistest.SideBySide(6)
@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 
 const patience = time.Minute
 
-// unreachable is an address at which nothing listens: a command that ends with exitInvalid there has not touched Redis.
+// unreachable is an address without a server. A command that ends with exitInvalid there has not touched Redis.
 const unreachable = "redis://127.0.0.1:1"
 
-// cli runs commands in this process, on a server and a prefix of the test's own.
+// cli runs commands in this process, with a server and a prefix of the test.
 type cli struct {
 	t      *testing.T
 	s      *redistest.Server
@@ -51,7 +51,7 @@ func newCLIOn(t *testing.T, s *redistest.Server) *cli {
 	return &cli{t: t, s: s, url: s.URL(), prefix: s.Prefix(t)}
 }
 
-// result is what a command left behind.
+// result is the exit code and the output of a command.
 type result struct {
 	code     int
 	out, err string
@@ -68,7 +68,7 @@ func (c *cli) runIn(stdin string, args ...string) result {
 	return result{code, out.String(), errOut.String()}
 }
 
-// args puts the connection before "--", behind which everything belongs to someone else.
+// args adds the connection flags at the front, because everything after "--" belongs to another program.
 func (c *cli) args(args []string) []string {
 	var all []string
 	if c.url != "" {
@@ -90,13 +90,13 @@ func (c *cli) ok(args ...string) string {
 	return r.out
 }
 
-// json runs a command that must succeed with --json, and decodes its output.
+// json runs a command with --json that must succeed, and decodes its output.
 func (c *cli) json(into any, args ...string) {
 	c.t.Helper()
 	decode(c.t, c.ok(append(args, "--json")...), into)
 }
 
-// fails runs a command that must end with a code and say all of these.
+// fails runs a command that must end with this code, with all of these texts on standard error.
 func (c *cli) fails(code int, says []string, args ...string) result {
 	c.t.Helper()
 	r := c.run(args...)
@@ -111,7 +111,7 @@ func (c *cli) fails(code int, says []string, args ...string) result {
 	return r
 }
 
-// running is a command under way.
+// running is a running command.
 type running struct {
 	t        *testing.T
 	out, err *buffer
@@ -119,7 +119,7 @@ type running struct {
 	ended    chan int
 }
 
-// start starts a command, which is stopped at the end of the test.
+// start starts a command. It is stopped at the end of the test.
 func (c *cli) start(args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{t: c.t, out: new(buffer), err: new(buffer), stop: cancel, ended: make(chan int, 1)}
@@ -144,7 +144,7 @@ func (r *running) wait() int {
 	}
 }
 
-// says waits until the command has written a text.
+// says waits until the command has printed a text.
 func (r *running) says(text string) {
 	r.t.Helper()
 	redistest.Eventually(r.t, patience, func() (bool, string) {
@@ -153,7 +153,7 @@ func (r *running) says(text string) {
 	})
 }
 
-// serve starts a bridge and waits until it is there.
+// serve starts a bridge, and waits until it is alive.
 func (c *cli) serve() *running {
 	c.t.Helper()
 	r := c.start("serve")
@@ -186,7 +186,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-var binaryDir string // holds the binary, once a test needed it
+var binaryDir string // directory of the binary, once a test needed it
 
 // binary builds the command and returns its path.
 var binary = sync.OnceValues(func() (path string, err error) {
@@ -200,13 +200,13 @@ var binary = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// program starts the real binary, for what only a process of its own can show.
+// program starts the real binary, for tests that need a process of its own.
 func (c *cli) program(args ...string) (*exec.Cmd, *buffer) {
 	c.t.Helper()
 	return c.programWith(nil, args...)
 }
 
-// programWith is program with further variables.
+// programWith is program with additional environment variables.
 func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
 	c.t.Helper()
 	path, err := binary()
@@ -216,7 +216,7 @@ func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
 	cmd, out := exec.Command(path, args...), new(buffer)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(os.Environ(), env...)
-	cmd.WaitDelay = patience // what it left behind may hold its output
+	cmd.WaitDelay = patience // its children may hold its output
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
 	return cmd, out
 }
 
-// eventuallyNumber waits until a file holds a number, which a command wrote there.
+// eventuallyNumber waits until a command has written a number into a file, and returns it.
 func eventuallyNumber(t *testing.T, file string) (n int) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -241,7 +241,7 @@ func eventuallyNumber(t *testing.T, file string) (n int) {
 	return n
 }
 
-// eventuallyGone waits until a process has ended. One that nobody has waited for yet has.
+// eventuallyGone waits until a process has ended. A zombie counts as ended.
 func eventuallyGone(t *testing.T, pid int) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -249,7 +249,7 @@ func eventuallyGone(t *testing.T, pid int) {
 	})
 }
 
-// decode reads what a command printed with --json. A list is one object per line.
+// decode parses the output of a command with --json. A list is one object per line.
 func decode(t *testing.T, text string, into any) {
 	t.Helper()
 	if reflect.TypeOf(into).Elem().Kind() == reflect.Slice && !strings.HasPrefix(text, "[") {

@@ -51,7 +51,7 @@ func writeManuals(dir string, root *cobra.Command) error {
 	return nil
 }
 
-// allCommands returns a command and all below it that are shown to users.
+// allCommands returns a command and all visible commands below it.
 func allCommands(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, sub := range cmd.Commands() {
@@ -64,10 +64,10 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// page is a manual page under way, in the macros of man(7).
+// page is a manual page that is being written, in the macros of man(7).
 type page struct{ strings.Builder }
 
-// newPage begins a page, up to the options.
+// newPage writes the sections of a page up to the heading of the options.
 func newPage(cmd *cobra.Command, synopsis string) *page {
 	p := &page{}
 	fmt.Fprintf(p, ".TH %s 1 \"\" \"duestream %s\" \"duestream\"\n", quoted(strings.ToUpper(manName(cmd))), escape(version))
@@ -83,12 +83,12 @@ func newPage(cmd *cobra.Command, synopsis string) *page {
 
 func (p *page) section(name string) { fmt.Fprintf(p, ".SH %s\n", quoted(name)) }
 
-// quoted is an argument of a macro.
+// quoted quotes a text as an argument of a macro.
 func quoted(text string) string {
 	return `"` + strings.ReplaceAll(escape(text), `"`, `\(dq`) + `"`
 }
 
-// escape writes a text so that nothing in it means anything to troff.
+// escape escapes all characters that mean something to troff.
 func escape(text string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// metricsOptions say where serve and work show what they do, and what they show.
+// metricsOptions are the flags of the metrics listener, which serve, gateway, work and push run have.
 type metricsOptions struct {
 	addr           string
 	queues, groups int
@@ -34,7 +34,8 @@ func (o *metricsOptions) flags(cmd *cobra.Command) {
 	f.BoolVar(&o.native, "metrics-native-histograms", false, "also as native histograms; Prometheus before 3 may store only these then")
 }
 
-// check refuses what no listener can be made of. The address of the environment counts where the flag says nothing.
+// check refuses an address that is no host:port, and limits below 1. Without a flag, the address of the environment
+// counts.
 func (o *metricsOptions) check(environment string) error {
 	o.addr = cmp.Or(o.addr, environment)
 	if o.addr != "" {
@@ -50,8 +51,8 @@ func (o *metricsOptions) check(environment string) error {
 	return nil
 }
 
-// listen answers on the address, if there is one, and returns who is to be told what happens; both are nil if there is none. A
-// listener for operators shows the metrics as well, and has somebody told even where there is no address.
+// listen answers on the address, and returns the listener and the observer that counts. Both are nil if there is
+// neither an address nor a listener for operators. A listener for operators serves the metrics as well.
 func (o *metricsOptions) listen(environment string, log *slog.Logger, operators *listener.Listener) (*listener.Listener,
 	bridge.Observer, error) {
 	if err := o.check(environment); err != nil || o.addr == "" && operators == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// address waits until a command says where it listens, and returns that.
+// address waits until a command logs its listening address, and returns it.
 func (r *running) address() (addr string) { return addressIn(r.t, r.err) }
 
 func addressIn(t *testing.T, log *buffer) (addr string) {
@@ -31,7 +31,7 @@ func addressIn(t *testing.T, log *buffer) (addr string) {
 	return addr
 }
 
-// get returns what an address answers.
+// get returns the status and the body of a response.
 func get(t *testing.T, url string) (int, string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -87,7 +87,7 @@ func TestServeAndWorkShowMetrics(t *testing.T) {
 	}
 }
 
-// A process that waits for Redis is looked at most.
+// Metrics are most needed while a process waits for Redis.
 func TestMetricsAnswerBeforeRedisIsThere(t *testing.T) {
 	c := &cli{t: t, url: unreachable}
 	bridge := c.start("serve", "--metrics", "127.0.0.1:0")
@@ -105,11 +105,11 @@ func TestWrongMetricsSettingsAreNamed(t *testing.T) {
 	c.fails(exitInvalid, []string{`metrics "nowhere"`}, "work", "q", "--group", "g", "--", "true")
 }
 
-// What a process counted and was scraped for stays counted when it is killed: with what its successor counts it is the ledger.
+// The last scraped counts of killed processes and the counts of their successors add up to the number of messages.
 func TestCountsOfTheKilledAndTheLivingAddUp(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	c.ok("queue", "set", "q", "--create", "visibility_timeout=1m") // nothing is taken from a slow machine's worker
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=1m") // so that a slow worker keeps its messages
 	sums := map[string]float64{}
 	for _, messages := range []int{12, 7} {
 		var programs []*exec.Cmd

@@ -96,7 +96,7 @@ func (a *app) runMigrate(ctx context.Context, o migrateOptions) error {
 	})
 }
 
-// migrateTally is what became of all jobs.
+// migrateTally is the result as JSON: the counts of all jobs.
 type migrateTally struct {
 	Queues  []migrate.Tally `json:"queues"`
 	Moved   int64           `json:"moved"`

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// beatOld has a bridge of the release before be alive: one that says no protocol level, and may know neither keys nor
-// rates.
+// beatOld writes the heartbeat of a bridge of the previous release. It has no protocol level, so the bridge may
+// support neither keys nor rates.
 func (c *cli) beatOld() {
 	c.t.Helper()
 	client := c.s.Client(c.t)
@@ -29,8 +29,8 @@ func (c *cli) beatOld() {
 	}
 }
 
-// What was refused for as long as a rolling upgrade takes had no way to go on: no command but schedule, cancel and
-// recur add could be told to.
+// The bug: commands that were refused during a rolling upgrade could not be forced. Only schedule, cancel and recur
+// add had a flag for that.
 func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	recurrences := filepath.Join(t.TempDir(), "recurrences.yaml")
 	text := "owner: billing\nrecurrences:\n  - {queue: q, name: ping, every: 1h}\n"
@@ -76,7 +76,7 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	}
 }
 
-// Messages with a key got 503 over HTTP until the last bridge of the release before was gone.
+// The bug: over HTTP, messages with a key got 503 until the last bridge of the previous release was gone.
 func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	for _, one := range []struct {
 		args  []string

@@ -11,11 +11,11 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// hostile does to a terminal what nobody asked for: clears it, sets its title, turns the direction of writing, in seven and in
-// eight bits.
+// hostile attacks a terminal: it clears it, sets its title and turns the direction of writing, with 7-bit and with
+// 8-bit codes.
 const hostile = "x\x1b[2J\x1b]0;title\x07\r\b\x7f\u009b31m\u202egnp\u2066\u2028\xff\x9b2J"
 
-// orders reports the characters of a text that a terminal, or an eye, takes for something else.
+// orders returns the places of a text with characters that a terminal obeys or that mislead a reader.
 func orders(text string) (found []string) {
 	for i, r := range text {
 		_, size := utf8.DecodeRuneInString(text[i:])
@@ -26,8 +26,8 @@ func orders(text string) (found []string) {
 	return found
 }
 
-// A reason that FCALL had taken printed escapes in the lists of dead letters. Whatever a foreign client put anywhere, no
-// command prints an order to the terminal, neither as text nor as JSON, nor in an error.
+// The bug: a reason given to FCALL printed escape sequences in the lists of dead letters. Whatever a foreign client
+// writes anywhere, no command prints a control sequence, neither as text nor as JSON nor in an error.
 func TestNoTextFromRedisGivesATerminalOrders(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -25,7 +25,7 @@ func TestPasswordsMayComeFromFilesAndVariables(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("wrong"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The hint sent its reader to the URL, which has no password.
+	// The bug: the hint pointed to the URL, which has no password.
 	t.Setenv("DUESTREAM_REDIS_PASSWORD_FILE", wrong)
 	c.fails(exitFailure, []string{"denies access", "hint: check the password in " + wrong + " (DUESTREAM_REDIS_PASSWORD_FILE), the user in the URL"}, "stats")
 	c.fails(exitFailure, []string{"denies access", wrong}, "health")

@@ -24,11 +24,11 @@ two, and finish what they hold. Messages can be scheduled, moved and cancelled a
 	})
 }
 
-// heldQueue is what pause and resume print for a queue.
+// heldQueue is the result of pause and resume for a queue, as JSON.
 type heldQueue struct {
 	Queue   string `json:"queue"`
 	Held    bool   `json:"held"`
-	Workers bool   `json:"workers,omitempty"` // are paused as well
+	Workers bool   `json:"workers,omitempty"` // the workers are paused as well
 	Changed bool   `json:"changed"`
 	Known   bool   `json:"known"` // always true: an unknown queue is refused
 }

@@ -56,7 +56,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 }
 
-// A queue that cannot be paused is not reported as if there were none.
+// If a queue cannot be paused, only the error is printed, and not an empty result.
 func TestAPauseThatFailsPrintsTheErrorAlone(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -26,7 +26,7 @@ func (a *app) payloadFile(name string) ([]byte, error) {
 	return readPayload(file, name)
 }
 
-// payload returns the payload of the command line, or standard input.
+// payload returns the payload from the command line, or from standard input.
 func (a *app) payload(args []string) ([]byte, error) {
 	if len(args) == 1 && args[0] != "-" {
 		return []byte(args[0]), admin.CheckPayload([]byte(args[0]))
@@ -35,7 +35,7 @@ func (a *app) payload(args []string) ([]byte, error) {
 		return nil, usage.Errorf("no payload: give it as an argument ('' for an empty one), or on standard input")
 	}
 	payload, err := readPayload(a.in, "standard input")
-	if err == nil && len(payload) == 0 { // most likely the program before it in the pipe has failed
+	if err == nil && len(payload) == 0 { // probably an earlier program of the pipe failed
 		return nil, usage.Errorf("standard input is empty: give '' for an empty payload")
 	}
 	return payload, err
@@ -58,7 +58,7 @@ func (a *app) describe(rows [][]string, headers map[string]string, payload admin
 	a.describePayload(payload)
 }
 
-// describePayload prints a payload for people; nil is a payload that was lost.
+// describePayload prints a payload for people. nil means that the payload was lost.
 func (a *app) describePayload(payload admin.Payload) {
 	if payload == nil {
 		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
@@ -67,10 +67,11 @@ func (a *app) describePayload(payload admin.Payload) {
 	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, term.IsTerminal(a.out)))
 }
 
-// payloadShown is how much of a payload is printed to a terminal.
+// payloadShown bounds the bytes of a payload that are printed to a terminal.
 const payloadShown = 4 << 10
 
-// payloadText returns a payload as text for people. On a terminal it cuts a large one, and says how much it left out.
+// payloadText returns a payload as text for people. On a terminal it cuts a long payload, and says how many bytes are
+// left out.
 func payloadText(payload []byte, onTerminal bool) string {
 	if !onTerminal || len(payload) <= payloadShown {
 		return human.Printable(payload)
@@ -83,7 +84,7 @@ func payloadText(payload []byte, onTerminal bool) string {
 		human.Thousands(len(payload)-cut))
 }
 
-// printRaw writes a payload as it is, and nothing else.
+// printRaw prints the bytes of a payload, and nothing else.
 func (a *app) printRaw(payload admin.Payload) error {
 	if payload == nil {
 		return fmt.Errorf("%w: the payload was lost, or could not be kept", admin.ErrNotFound)
@@ -94,7 +95,7 @@ func (a *app) printRaw(payload admin.Payload) error {
 	return nil
 }
 
-// rawFlag adds --raw to a command that shows a message, and has --json.
+// rawFlag adds --raw to a command that shows a message. The command must have --json already.
 func rawFlag(cmd *cobra.Command, raw *bool) *cobra.Command {
 	cmd.Flags().BoolVar(raw, "raw", false, "print the payload as it is, and nothing else")
 	cmd.MarkFlagsMutuallyExclusive("raw", "json")

@@ -83,7 +83,7 @@ func (a *app) listPeeked(p admin.Peeked, payload bool) error {
 	return err
 }
 
-// headersCell shows headers on one line: name=value, name=value.
+// headersCell formats headers on one line: name=value, name=value.
 func headersCell(d admin.Due) string {
 	if d.Malformed {
 		return "(malformed: becomes a dead letter)"

@@ -73,14 +73,14 @@ saw the delivery before its first extension. The entries of partition 3 are list
 	})
 }
 
-// leftOut says how many more entries there are than were listed.
+// leftOut returns a text about entries that were not listed: how many there are, if that is known.
 func leftOut(
 	ctx context.Context, op *admin.Admin, queue, group string, f admin.PendingFilter, listed, limit int,
 ) (string, error) {
 	if listed < limit {
 		return "", nil
 	}
-	if f.MinIdle > 0 { // nobody counts those
+	if f.MinIdle > 0 { // Redis does not count by idle time
 		return "(there may be more: see --limit)", nil
 	}
 	n, err := op.PendingCount(ctx, queue, group, f.Consumer)

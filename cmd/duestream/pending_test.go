@@ -20,8 +20,8 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	}
 	c.ok("queue", "partitions", "q", "--create", "2")
 	w := c.work(dir, `echo x >> "$1/began"; while ! test -e "$1/go"; do sleep 0.01; done`,
-		"--consumer", "me", "--concurrency", "6") // more than messages, so that it reads of both partitions
-	for i := range 3 { // m-4 is in the second
+		"--consumer", "me", "--concurrency", "6") // more than there are messages, to read both partitions
+	for i := range 3 { // m-4 is in the second partition
 		c.ok("schedule", "q", "--id", fmt.Sprint("m-", i+2), "x")
 	}
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -31,7 +31,7 @@ func TestConsumersAndPendingSayWhoHoldsWhat(t *testing.T) {
 	matches(t, c.ok("consumers", "q"), `GROUP  CONSUMER  PENDING  OLDEST +IDLE +INACTIVE  SEEN`,
 		`g      me        3 +\S+ +\S+ +(-|\S+) +alive`)
 	var list []admin.Consumer
-	redistest.Eventually(t, patience, func() (bool, string) { // the worker joins the second partition when it has read of it
+	redistest.Eventually(t, patience, func() (bool, string) { // listed for a partition once it has read there
 		list = nil
 		c.json(&list, "consumers", "q", "--group", "g")
 		return len(list) == 1 && len(list[0].Partitions) == 2, fmt.Sprintf("%+v", list)

@@ -20,10 +20,10 @@ func (a *app) colorFlag(root *cobra.Command) {
 // paint returns the colours for standard output or standard error.
 func (a *app) paint(stream any) term.Paint { return a.color.Paint(stream) }
 
-// table writes rows in columns, the first one as their header. Cells must not hold tabs.
+// table prints rows in columns. The first row is the header. Cells must not hold tabs.
 func (a *app) table(rows [][]string) { a.paint(a.out).Table(a.out, rows) }
 
-// warning writes a line about what looks wrong.
+// warning prints a line about something that looks wrong.
 func (a *app) warning(format string, args ...any) {
 	fmt.Fprintln(a.out, a.paint(a.out).Text(term.Alert, "! "+fmt.Sprintf(format, args...)))
 }
@@ -32,7 +32,7 @@ func (a *app) outlet(raw io.Writer) *term.Outlet {
 	return term.NewOutlet(raw, func() bool { return a.json }, func() term.Paint { return a.paint(raw) })
 }
 
-// note prints a remark that is no result to standard error; with --json as {"note":"…"}.
+// note prints a remark to standard error; with --json as {"note":"…"}.
 func (a *app) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if !a.json {
@@ -51,15 +51,15 @@ func encoder(w io.Writer) *json.Encoder {
 	return enc
 }
 
-// reported is an error as JSON.
+// reported is the JSON of an error.
 type reported struct {
 	Error string `json:"error"`
 	Code  int    `json:"code"`
 	Hint  string `json:"hint,omitempty"`
 }
 
-// print writes value as JSON, or calls text, as --json asks for. JSON has one shape in all commands: one object per line. A
-// list is a line for each of its items, and none when it is empty.
+// print prints value as JSON with --json, and else calls text. JSON is always one object per line. A list is one line
+// for each item, and no line if it is empty.
 func (a *app) print(value any, text func()) error {
 	if !a.json {
 		text()
@@ -76,7 +76,7 @@ func (a *app) print(value any, text func()) error {
 	return a.printLine(value)
 }
 
-// done returns a verb for what was done, or would be done without --dry-run.
+// done returns what for a change that was made, and "would be " and what for a dry run.
 func done(what string, dryRun bool) string {
 	if dryRun {
 		return "would be " + what
@@ -84,7 +84,7 @@ func done(what string, dryRun bool) string {
 	return what
 }
 
-// text returns the writer for output that is for people only: with --json it discards.
+// text returns the writer for output for people. With --json it discards.
 func (a *app) text() io.Writer {
 	if a.json {
 		return io.Discard
@@ -92,17 +92,17 @@ func (a *app) text() io.Writer {
 	return a.out
 }
 
-// listing prints items: with --json each one at once as a line, else all of them at the end as a table.
+// listing prints items: with --json one line at once for each, else a table at the end.
 type listing struct {
 	a      *app
 	rows   [][]string
 	failed error
 }
 
-// list begins a listing, with the titles of its columns.
+// list begins a listing with the given column titles.
 func (a *app) list(titles ...string) *listing { return &listing{a: a, rows: [][]string{titles}} }
 
-// add adds an item, and how its row shows it.
+// add adds an item: item is printed with --json, row without.
 func (l *listing) add(item any, row ...string) {
 	if l.a.json && l.failed == nil {
 		l.failed = l.a.printLine(item)
@@ -111,7 +111,7 @@ func (l *listing) add(item any, row ...string) {
 	}
 }
 
-// end prints the table, or that there is none of what was to be listed.
+// end prints the table, or the text none if the listing is empty.
 func (l *listing) end(none string) error {
 	switch {
 	case l.a.json:
@@ -124,7 +124,7 @@ func (l *listing) end(none string) error {
 	return nil
 }
 
-// more prints a text about items that were not listed: with --json as a note, else after the table. An empty text prints
+// more prints a text about items that were not listed: with --json as a note, else after the table. "" prints
 // nothing.
 func (a *app) more(text string) {
 	switch {

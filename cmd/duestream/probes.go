@@ -17,17 +17,17 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// probes are what the listener answers about this process beside metrics.
+// probes are the endpoints about this process that a listener serves beside the metrics.
 type probes struct {
-	alive    func() error // why it must be started anew
-	ready    func() error // why it does not do its work now
-	broken   func() error // what it cannot serve, and nobody else could; nil: it never says
+	alive    func() error // the reason to restart the process, or nil
+	ready    func() error // the reason why it does not do its work now, or nil
+	broken   func() error // queues that no process can serve; nil: never any
 	level    *slog.LevelVar
 	log      *slog.Logger
 	profiles bool
 }
 
-// health adds those that tell how the process is to a listener.
+// health adds /healthz and /readyz to a listener.
 func (p probes) health(l *listener.Listener) {
 	l.Handle("GET /healthz", answer(p.alive, nil))
 	l.Handle("GET /readyz", answer(p.ready, p.broken))
@@ -49,7 +49,7 @@ func (p probes) on(l *listener.Listener) {
 	l.Handle("GET /debug/pprof/trace", long(pprof.Trace))
 }
 
-// answer is 200 and "ok", and what there is to be said beside, or 503 and what is wrong, a line each.
+// answer returns a handler: 503 with the text of trouble, or 200 with "ok" and the text of beside.
 func answer(trouble, beside func() error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := trouble(); err != nil {
@@ -76,9 +76,9 @@ func say(w http.ResponseWriter, code int, text string) {
 
 func (p probes) levelName() string { return strings.ToLower(p.level.Level().String()) }
 
-// setLevel takes debug, info, warn or error, until the process ends. It takes nothing from a page of a browser, whatever host
-// that is of: a page may have its own name lead to this address, and is of the same origin then. Browsers name the origin with
-// every PUT; curl does not.
+// setLevel sets the log level to debug, info, warn or error, until the process ends. It refuses browsers: a page on
+// any host could reach it by DNS rebinding, and would then be of the same origin. Browsers send Origin with every
+// PUT; curl does not.
 func (p probes) setLevel(w http.ResponseWriter, r *http.Request) {
 	if len(r.Header.Values("Origin"))+len(r.Header.Values("Sec-Fetch-Site")) > 0 {
 		say(w, http.StatusForbidden, "not from a page of a browser: curl -X PUT -d info")
@@ -102,7 +102,8 @@ func (p probes) setLevel(w http.ResponseWriter, r *http.Request) {
 	say(w, http.StatusOK, p.levelName())
 }
 
-// long lets a handler write for as long as it was asked to. It refuses a time beyond the server's own limit otherwise.
+// long lets a handler write for up to ten minutes. pprof refuses durations beyond the server's write timeout, so the
+// handler does not see the server.
 func long(h http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(10 * time.Minute))
@@ -110,7 +111,7 @@ func long(h http.HandlerFunc) http.Handler {
 	})
 }
 
-// healthOfListener is `health --ready`: it asks the listener of the process on this machine, and not Redis.
+// healthOfListener runs `health --ready`. It asks the listener of the process on this machine, not Redis.
 func (a *app) healthOfListener(ctx context.Context) error {
 	var s struct {
 		MetricsAddr string `split_words:"true"`

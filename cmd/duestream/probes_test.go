@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// put sends a body, and returns what is answered.
+// put sends a PUT request, and returns the status.
 func put(t *testing.T, url, body string, headers ...string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodPut, url, strings.NewReader(body))
@@ -32,7 +32,7 @@ func put(t *testing.T, url, body string, headers ...string) int {
 	return reply.StatusCode
 }
 
-// becomes waits until an address answers so.
+// becomes waits until a GET request gets this status and text.
 func becomes(t *testing.T, url string, code int, says string) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -41,13 +41,13 @@ func becomes(t *testing.T, url string, code int, says string) {
 	})
 }
 
-// Who asks /readyz is told which queue is late, and who asks /healthz does not restart a bridge for that, nor for a Redis that is
-// away. The health check that needs no curl says the same.
+// /readyz names the queue that is late. /healthz does not ask to restart a bridge for that, nor for a Redis that is
+// down. `health --ready` says the same as /readyz.
 func TestProbesTellAliveFromReady(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	server := redistest.Own(t)
 	c := newCLIOn(t, server)
-	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // it refuses all others now
+	c.do("XADD", c.key("bad", "stream"), "18446744073709551615-18446744073709551615", "no", "more") // last ID
 	c.do("ZADD", c.key("bad", "due"), c.ms(-time.Minute), "a")
 	c.do("HSET", lua.NewGlobals(c.prefix).Queues, "bad", "1", "q", "1")
 	bridge := c.start("serve", "--metrics", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	becomes(t, at+"/readyz", http.StatusServiceUnavailable, "bad (late by 1m")
 	becomes(t, at+"/healthz", http.StatusOK, "ok\n")
 	c.do("DEL", c.key("bad", "stream"))
-	c.do("SET", c.key("bad", "stream"), "of another program") // nobody can serve it: that is said, and is no fault of the bridge
+	c.do("SET", c.key("bad", "stream"), "of another program") // no bridge can serve it: not the bridge's fault
 	becomes(t, at+"/readyz", http.StatusOK, "ok\nbad (")
 	t.Setenv("DUESTREAM_METRICS_ADDR", bridge.address())
 	if out := c.ok("health", "--ready"); !strings.HasPrefix(out, "ready\nbad (") {
@@ -89,7 +89,7 @@ func TestProbesTellAliveFromReady(t *testing.T) {
 	c.fails(exitInvalid, []string{"--ready needs DUESTREAM_METRICS_ADDR"}, "health", "--ready")
 }
 
-// The level of the log changes while the process runs, to the four words that there are; profiles are there for who asked.
+// The log level changes at run time, to one of four words. Profiles are served only with --pprof.
 func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 	t.Setenv("DUESTREAM_LOG_LEVEL", "info")
 	c := &cli{t: t, url: unreachable}
@@ -102,7 +102,7 @@ func TestLogLevelChangesAtRunTimeAndProfilesAreAsked(t *testing.T) {
 			t.Errorf("%.10q: %d", body, code)
 		}
 	}
-	// Pages of a browser: of another host, of a name that was made to lead here, of a file, of this very address.
+	// Web pages: of another host, by DNS rebinding, from a file, of this very address.
 	for _, page := range [][]string{{"Origin", "http://evil.example"},
 		{"Origin", "http://evil.example:9090", "Host", "evil.example:9090"}, {"Origin", "null"}, {"Origin", at},
 		{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-origin"}} {

@@ -34,7 +34,7 @@ do it: duestream push run, any number of them.`,
 	}, a.pushAdd(), a.pushList(), a.pushRm(), a.pushRotate(), a.pushRun())
 }
 
-// targetOptions are the flags of a target that are not fields of it.
+// targetOptions are the flags of a target. Those that are no field of it are parsed by fill.
 type targetOptions struct {
 	admin.PushTarget
 	keyFile            string
@@ -74,7 +74,7 @@ func (o *targetOptions) fill(queue string, in io.Reader) (err error) {
 	return admin.CheckPushTarget(o.PushTarget)
 }
 
-// readKey reads a signing key from a file, or standard input for "-".
+// readKey reads a signing key from a file; "-" is standard input.
 func readKey(path string, in io.Reader) (string, error) {
 	if path != "-" {
 		file, err := os.Open(path)
@@ -147,15 +147,15 @@ time, 502, 503, 504) its circuit opens: messages stay where they are, and a few 
 	})
 }
 
-// pushChanged is what a command did to a target, as JSON.
+// pushChanged is the result of a change to a target, as JSON.
 type pushChanged struct {
 	Queue string `json:"queue"`
 	Group string `json:"group"`
 	Did   string `json:"did"`
-	Key   string `json:"key,omitempty"` // that was made
+	Key   string `json:"key,omitempty"` // the key that was made
 }
 
-// keyOf shows a key that was made and may be in force, although there is an error: nobody else knows it.
+// keyOf prints a key that was made and may be in force although the call failed: nobody else knows the key.
 func (a *app) keyOf(err error, made string) error {
 	if made != "" && (errors.Is(err, bridge.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)) {
 		a.note("this signing key may be in force, repeat with it in --key-file: %s", made)
@@ -180,7 +180,7 @@ type pushTarget struct {
 	AllowHTTP   bool         `json:"allow_http"`
 	Keys        int          `json:"keys"`
 	Networks    []string     `json:"networks"`
-	Headers     []string     `json:"headers"` // their names
+	Headers     []string     `json:"headers"` // names only
 	DeadStatus  []int        `json:"dead_status"`
 	Timeout     admin.Millis `json:"timeout_ms"`
 	Concurrency int          `json:"concurrency"`
@@ -296,7 +296,7 @@ them signed with the new one alone. A key that is older than both is dropped at 
 		}
 		made, err := op.RotatePushKey(ctx, args[0], name, key)
 		if key != "" {
-			made = "" // who gave it has it
+			made = "" // the user gave the key, and has it
 		}
 		if err != nil {
 			return a.keyOf(err, made)

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// pushRunSettings are the settings of serve that push run has, too.
+// pushRunSettings are the settings that push run shares with serve.
 type pushRunSettings struct {
 	LogLevel  slog.Level         `split_words:"true" default:"info"`
 	LogFormat settings.LogFormat `split_words:"true" default:"auto"`
@@ -55,13 +55,13 @@ and DUESTREAM_METRICS_ADDR count here as well.`,
 			return err
 		}
 		if patience == 0 {
-			patience = -1 // not at all, where the runner's zero is its default
+			patience = -1 // no patience: the runner takes 0 for its default
 		}
 		return a.runPush(ctx, push.Config{TLS: config, ShutdownTimeout: patience}, metrics)
 	})
 }
 
-// pushTLS reads the certificates of this process.
+// pushTLS loads the certificates that the connections to targets use.
 func pushTLS(ca, cert, key string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -113,7 +113,7 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords, push.ManyReads)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped while it waited
+			return nil // stopped while it waited for Redis
 		}
 		return err
 	}
@@ -130,7 +130,7 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	return runner.Run(ctx)
 }
 
-// asks returns what asks a runner once there is one.
+// asks returns a function that puts the question to the runner, and returns nil while there is no runner.
 func asks(running *atomic.Pointer[push.Runner], question func(*push.Runner) error) func() error {
 	return func() error {
 		if r := running.Load(); r != nil {

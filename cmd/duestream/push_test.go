@@ -99,7 +99,8 @@ func TestWrongTargetsAreNamedBeforeRedisIsTouched(t *testing.T) {
 	}
 }
 
-// A process that posts is killed in the middle of a request: another one posts the message again, after the visibility timeout.
+// A process is killed in the middle of a push. Another process pushes the message again, after the visibility
+// timeout.
 func TestAKilledRunnerLosesNothing(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -137,8 +138,8 @@ func TestAKilledRunnerLosesNothing(t *testing.T) {
 	redistest.Want(t, "exit code", second.wait(), exitOK)
 }
 
-// Who posts is killed after each message, while others wait for the target's rate: nobody had taken them, so each is posted once,
-// as its first attempt.
+// The pushing process is killed after each message, while other messages wait for the target's rate. They were not
+// delivered yet, so each message is pushed once, with attempt 1.
 func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -170,8 +171,8 @@ func TestKilledRunnersUseUpNoAttemptOfWhatWaitsForTheRate(t *testing.T) {
 	redistest.Want(t, "more requests", len(attempts), 0)
 }
 
-// A target that sent more than its answer had these bytes, up to 4 KiB, written into the operator's log by net/http, in no format
-// and at any level.
+// The bug: a target sent more than its response, and net/http wrote up to 4 KiB of that into the operator's log, in
+// no format and at every level.
 func TestNoBytesOfATargetAreInTheLog(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -191,7 +192,7 @@ func TestNoBytesOfATargetAreInTheLog(t *testing.T) {
 			if err == nil {
 				_, _ = io.Copy(io.Discard, request.Body)
 				_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n"+strings.Repeat("UNASKED ", 500))
-				_, _ = io.Copy(io.Discard, conn) // until the other side has seen it, and closes
+				_, _ = io.Copy(io.Discard, conn) // until the other side closes
 				closed <- struct{}{}
 			}
 			_ = conn.Close()

@@ -16,7 +16,7 @@ func (a *app) queue() *cobra.Command {
 	}, a.queueShow(), a.queueSet(), a.queuePartitions(), a.queueDelete(), a.queueRollback())
 }
 
-// checkGroupThere returns ErrNoGroup for a group that the queue has not, unless --create is given.
+// checkGroupThere returns ErrNoGroup if the queue has no such group, unless --create is given.
 func checkGroupThere(ctx context.Context, op *admin.Admin, cmd *cobra.Command, queue, group string) error {
 	if group == "" {
 		return nil
@@ -27,13 +27,14 @@ func checkGroupThere(ctx context.Context, op *admin.Admin, cmd *cobra.Command, q
 	return op.CheckGroup(ctx, queue, group)
 }
 
-// isKnown reports whether the bridges know a queue. Its settings may be there before its first message.
+// isKnown reports whether the bridges know a queue. A queue may have settings before its first message.
 func (a *app) isKnown(ctx context.Context, op *admin.Admin, queue string) (bool, error) {
 	known, err := op.Queues(ctx)
 	return slices.Contains(known, queue), err
 }
 
-// noteUnknown warns after a change of settings that no bridge knows the queue. With --json the object itself tells.
+// noteUnknown warns after a change of settings that no bridge knows the queue. With --json it prints nothing: the
+// object has a field for it.
 func (a *app) noteUnknown(queue string, known bool) {
 	if !known && !a.json {
 		a.note("duestream: no bridge knows a queue %s yet: is the name right? It counts from the first message on", queue)
@@ -51,5 +52,5 @@ func checkGroup(group string) error {
 	return admin.CheckGroup(group)
 }
 
-// groupCheck is checkGroup of a flag.
+// groupCheck returns checkGroup as the check of a command.
 func groupCheck(group *string) checks { return func([]string) error { return checkGroup(*group) } }

@@ -20,7 +20,7 @@ func TestQueueDeleteRemovesAQueue(t *testing.T) {
 	}
 	c.fails(exitNotFound, []string{"no such queue"}, "queue", "delete", "emials")
 	c.ok("schedule", "emials", "--id", "a", "--in", "1h", "x")
-	// a list in JSON is never null
+	// A list in JSON is never null.
 	if out := c.ok("queue", "delete", "emials", "--force", "--yes", "--json"); !strings.Contains(out,
 		`"groups":[],"readers":[]`) {
 		t.Error(out)

@@ -48,7 +48,7 @@ beside them. With --despite-keys it grows all the same.`,
 	})
 }
 
-// partitionCounts is what queue partitions prints, with and without a number.
+// partitionCounts is the JSON of queue partitions, with and without a number.
 type partitionCounts struct {
 	Queue       string                 `json:"queue"`
 	Partitions  int                    `json:"partitions"`

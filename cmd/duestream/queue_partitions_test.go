@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// in runs a command of Redis on a key of a partition.
+// in runs a command on a key of a partition of q.
 func (c *cli) in(partition int, command, key string, args ...string) {
 	c.t.Helper()
 	r := c.redis()
@@ -63,8 +63,8 @@ func TestQueuePartitionsGrowsAndShows(t *testing.T) {
 	}
 }
 
-// A queue grew without a word while messages with a key were scheduled, in flight or waiting for a retry. The key belonged to
-// another partition from then on, where its next message was delivered beside them.
+// The bug: a queue could grow while it held messages with a key (scheduled, in flight, or retries). The key then
+// belonged to another partition, so its next message was delivered concurrently with them.
 func TestAQueueThatHoldsMessagesWithAKeyDoesNotGrowUnasked(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -81,7 +81,7 @@ func TestAQueueThatHoldsMessagesWithAKeyDoesNotGrowUnasked(t *testing.T) {
 	if out := c.ok("queue", "partitions", "q", "--despite-keys", "4"); out != "q has 4 partitions\n" {
 		t.Error(out)
 	}
-	if out := c.ok("queue", "partitions", "q", "4"); out != "q has 4 partitions\n" { // with the count in force it only mends
+	if out := c.ok("queue", "partitions", "q", "4"); out != "q has 4 partitions\n" { // the same count only repairs
 		t.Error(out)
 	}
 	c.in(0, "DEL", "turns")

@@ -75,7 +75,7 @@ value takes a setting back, so that the next level counts again.
 	})
 }
 
-// parsePolicy reads settings as setting=value, and checks their limits.
+// parsePolicy parses settings of the form setting=value, and checks their limits.
 func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
 	var errs []error
 	seen := map[string]bool{}
@@ -100,7 +100,8 @@ func parsePolicy(args []string) (u admin.PolicyUpdate, err error) {
 	return u, settings.RenameFields(policyOf(u).Validate(), func(field string) string { return settings.PolicyFields[field] })
 }
 
-// policyOf returns a policy to validate an update with: the settings of the update, and others that do not conflict with them.
+// policyOf returns a policy to validate an update with: the settings of the update, and settings that cannot conflict
+// with them.
 func policyOf(u admin.PolicyUpdate) bridge.Policy {
 	p := bridge.DefaultPolicy()
 	if u.VisibilityTimeout != nil {
@@ -216,7 +217,7 @@ func parseSwitch(value string) (*bool, error) {
 	return &is, nil
 }
 
-// readRate reads 500/s, 500, 30/m, 1/h or 0. Whether it is one is checked with the limits of all settings.
+// readRate parses 500/s, 500, 30/m, 1/h or 0. It is validated with all other settings.
 func readRate(value string) *bridge.Rate {
 	rate := bridge.Rate(value).Normal()
 	if value == "0" {
@@ -233,7 +234,7 @@ func parseNumber(value string) (*int, error) {
 	return &n, nil
 }
 
-// setHistory reads 50000/24h, 50000, off, or nothing.
+// setHistory parses 50000/24h, 50000, off, or an empty value.
 func setHistory(u *admin.PolicyUpdate, value string) (err error) {
 	if value == "" {
 		u.Clear = append(u.Clear, admin.SettingHistory, admin.SettingHistoryAge)

@@ -138,8 +138,8 @@ func TestRetriesFollowAListOfDelaysAndALimit(t *testing.T) {
 	}
 }
 
-// Settings of a queue whose name was misspelt were taken without a word. They are still taken: a queue may be set before its
-// first message.
+// The bug: settings of a queue with a misspelt name were accepted. With --create they still are: settings may come
+// before the first message.
 func TestAMisspeltQueueOrGroupIsRefusedAndTheRightOneSuggested(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -183,7 +183,7 @@ func TestSettingsMayBeWrittenBeforeTheFirstMessage(t *testing.T) {
 	for _, line := range []string{"queue set a --create max_attempts=3", "pause b --create", "queue partitions c 4 --create",
 		"queue set a --create --group g max_attempts=4"} {
 		c.ok(strings.Fields(line)...)
-		c.ok(strings.Fields(line)...) // may be repeated
+		c.ok(strings.Fields(line)...) // it may be repeated
 	}
 	var all []queuePolicy
 	c.json(&all, "queue", "show")

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// queuePolicy is what is printed of a queue.
+// queuePolicy is the JSON of a queue's policy.
 type queuePolicy struct {
 	Queue             string  `json:"queue"`
 	Group             string  `json:"group,omitempty"`
@@ -28,11 +28,11 @@ type queuePolicy struct {
 	MaxSnoozes        int     `json:"max_snoozes,omitempty"`
 	MaxCrashes        int     `json:"max_crashes,omitempty"`
 	HandlerTimeout    int64   `json:"handler_timeout_ms,omitempty"`
-	TriedFor          int64   `json:"tried_for_ms"` // until a dead letter, about
+	TriedFor          int64   `json:"tried_for_ms"` // about how long a message is tried until it becomes a dead letter
 	Held              bool    `json:"held"`
 	HeldWorkers       bool    `json:"held_workers,omitempty"`
 	Rate              string  `json:"rate,omitempty"`
-	Burst             int     `json:"burst,omitempty"` // what counts, also where nobody set it
+	Burst             int     `json:"burst,omitempty"` // the burst in force, also if it is the default
 	FreeRetries       bool    `json:"free_retries,omitempty"`
 	ReadyLimit        int     `json:"ready_limit,omitempty"`
 	History           int     `json:"history"`
@@ -77,7 +77,7 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 			{"visibility_timeout", human.Exact(p.VisibilityTimeout)}, {"max_attempts", strconv.Itoa(p.MaxAttempts)},
 			{"retry_min", human.Exact(p.RetryMin)}, {"retry_max", human.Exact(p.RetryMax)},
 		}
-		if p.RetryDelays != "" { // what nobody set is not shown
+		if p.RetryDelays != "" { // settings that nobody set are not shown
 			rows = append(rows, []string{"retry_delays",
 				flags.ShowDelays(p.RetryDelays) + " (retry_min and retry_max do not count)"})
 		}
@@ -104,7 +104,7 @@ func (a *app) printPolicy(ctx context.Context, op *admin.Admin, queue, group str
 	})
 }
 
-// burstOf is the burst that counts.
+// burstOf returns the burst in force, or 0 without a rate.
 func burstOf(p bridge.Policy) int {
 	if p.Rate == "" {
 		return 0
@@ -112,7 +112,7 @@ func burstOf(p bridge.Policy) int {
 	return cmp.Or(p.Burst, p.Rate.DefaultBurst())
 }
 
-// flowRows show what limits what becomes ready, and is delivered.
+// flowRows returns table rows for the limits on release and delivery.
 func flowRows(p bridge.Policy, partitions int) (rows [][]string) {
 	each := ""
 	if partitions > 1 {
@@ -164,7 +164,7 @@ func (a *app) listPolicies(ctx context.Context, op *admin.Admin, group string) e
 	return list.end("no queues")
 }
 
-// historyText shows what queue set takes.
+// historyText formats the history as queue set takes it.
 func historyText(p bridge.Policy) string {
 	if p.History == 0 {
 		return "off"
@@ -172,7 +172,7 @@ func historyText(p bridge.Policy) string {
 	return strconv.Itoa(p.History) + "/" + human.Exact(p.HistoryAge)
 }
 
-// heldText shows the setting held, with the word that all commands use for it.
+// heldText formats the setting held with the word that all commands use: paused.
 func heldText(held bool) string {
 	if held {
 		return "true (paused)"

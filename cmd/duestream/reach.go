@@ -22,8 +22,8 @@ func (o *reach) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 
-// within calls do with the scope that the flags select. Without a flag it tries the scheduled message first, and the retries
-// only when there is none, because finding them takes a walk through the whole schedule.
+// within calls do with the scope that the flags select. Without a flag it tries the scheduled message first, and the
+// retries only if there is none: finding retries walks through the whole schedule.
 func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) error {
 	switch {
 	case o.group != "":
@@ -40,9 +40,9 @@ func (o *reach) within(taken *[]bridge.Retry, do func(...bridge.Scope) error) er
 
 func (o *reach) check([]string) error { return checkGroup(o.group) }
 
-// takenRetry is a retry in JSON.
+// takenRetry is the JSON of a retry.
 type takenRetry struct {
-	Group string    `json:"group"` // empty: it was redriven for all groups
+	Group string    `json:"group"` // empty: a message redriven for all groups
 	Due   time.Time `json:"due"`
 }
 
@@ -53,7 +53,7 @@ func takenRetries(taken []bridge.Retry) (out []takenRetry) {
 	return out
 }
 
-// whose is "retry for mailer"; "redriven message", which is for all groups.
+// whose returns "retry for mailer", or "redriven message" if it is for all groups.
 func (r takenRetry) whose() string {
 	if r.Group == "" {
 		return "redriven message"

@@ -33,7 +33,7 @@ type recurring struct {
 	Next    []time.Time       `json:"next"`
 	Last    *time.Time        `json:"last,omitempty"`
 	LastID  string            `json:"last_id,omitempty"`
-	Planned int               `json:"planned"` // occurrences that were, and count for --count
+	Planned int               `json:"planned"` // occurrences planned so far; --count limits them
 	Problem string            `json:"problem,omitempty"`
 }
 
@@ -49,7 +49,7 @@ func newRecurring(s bridge.RecurrenceState) recurring {
 	return r
 }
 
-// rhythm is when a recurrence recurs, in words.
+// rhythm describes when a recurrence recurs.
 func rhythm(r bridge.Recurrence) string {
 	if r.Every > 0 {
 		text := "every " + human.Exact(r.Every)
@@ -61,7 +61,7 @@ func rhythm(r bridge.Recurrence) string {
 	return human.OneLine(r.Cron, 60) + " " + r.Zone
 }
 
-// onClocks is a point in time as a clock in its zone shows it.
+// onClocks formats a time as a clock in its zone shows it.
 func onClocks(t time.Time) string { return t.Format("Mon 2006-01-02 15:04:05 -0700") }
 
 func nextTimes(s bridge.RecurrenceState) string {
@@ -72,7 +72,7 @@ func nextTimes(s bridge.RecurrenceState) string {
 	return strings.Join(next, ", ")
 }
 
-// stateOf says in a word or two how a recurrence is.
+// stateOf describes the state of a recurrence in a few words.
 func stateOf(s bridge.RecurrenceState) string {
 	switch {
 	case s.Problem != "":
@@ -87,7 +87,7 @@ func stateOf(s bridge.RecurrenceState) string {
 	return "active"
 }
 
-// recurrenceNames offers the recurrences of a queue.
+// recurrenceNames offers the recurrences of a queue, each with its rhythm.
 func recurrenceNames(ctx context.Context, op *admin.Admin, queue string) (names []string) {
 	states, _ := op.Recurrences(ctx, queue)
 	for _, s := range states {
@@ -96,7 +96,7 @@ func recurrenceNames(ctx context.Context, op *admin.Admin, queue string) (names 
 	return names
 }
 
-// printRecurrence prints what a change led to.
+// printRecurrence prints a recurrence after a change.
 func (a *app) printRecurrence(ctx context.Context, op *admin.Admin, queue, name, did string, takenBack int) error {
 	s, err := op.Recurrence(ctx, queue, name)
 	if err != nil {

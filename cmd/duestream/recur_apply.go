@@ -18,10 +18,10 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// maxRecurrencesFile bounds a file of recurrences.
+// maxRecurrencesFile is the largest file that recur apply reads, in bytes.
 const maxRecurrencesFile = 16 << 20
 
-// recurrencesFile is what recur apply reads.
+// recurrencesFile is the file that recur apply reads.
 type recurrencesFile struct {
 	Owner       string `yaml:"owner"`
 	Recurrences []struct {
@@ -45,7 +45,7 @@ type recurrencesFile struct {
 
 type fileDuration time.Duration
 
-// UnmarshalYAML reads durations as flags have them.
+// UnmarshalYAML parses a duration in the form that flags take.
 func (d *fileDuration) UnmarshalYAML(unmarshal func(any) error) error {
 	var text string
 	if err := unmarshal(&text); err != nil {
@@ -61,7 +61,7 @@ func (d *fileDuration) UnmarshalYAML(unmarshal func(any) error) error {
 
 type fileTime time.Time
 
-// UnmarshalYAML reads RFC 3339.
+// UnmarshalYAML parses an RFC 3339 time.
 func (t *fileTime) UnmarshalYAML(unmarshal func(any) error) error {
 	var text string
 	if err := unmarshal(&text); err != nil {

@@ -15,7 +15,8 @@ type replacement struct {
 	given                func(flag string) bool
 }
 
-// flags adds them to a command, with its help texts for payload, payload file and headers, and its word for the letter.
+// flags adds the flags to a command. payload, payloadFile and header are help texts; letter is the command's word for
+// the dead letter.
 func (r *replacement) flags(cmd *cobra.Command, payload, payloadFile, header, letter string) {
 	f := cmd.Flags()
 	f.StringVar(&r.payload, "payload", "", payload)
@@ -27,7 +28,7 @@ func (r *replacement) flags(cmd *cobra.Command, payload, payloadFile, header, le
 	r.given = f.Changed
 }
 
-// readPayload reads the payload that was given, if one was.
+// readPayload reads the new payload from its flag or file, if one was given.
 func (r *replacement) readPayload(a *app) error {
 	var payload []byte
 	switch {
@@ -36,7 +37,7 @@ func (r *replacement) readPayload(a *app) error {
 		if payload, err = a.payloadFile(r.payloadFile); err != nil {
 			return err
 		}
-	case r.given("payload"): // maybe empty
+	case r.given("payload"): // may be empty
 		payload = []byte(r.payload)
 	default:
 		return nil

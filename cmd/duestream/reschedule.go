@@ -47,7 +47,7 @@ func (a *app) moveMessage(ctx context.Context, client *bridge.Client, o reach, q
 	}
 	value := struct {
 		scheduledAt
-		Retries []takenRetry `json:"retries,omitempty"` // those that were moved
+		Retries []takenRetry `json:"retries,omitempty"` // the retries that were moved
 	}{newScheduledAt(id, due), takenRetries(taken)}
 	return errors.Join(err, a.print(value, func() {
 		what := ""

@@ -23,7 +23,7 @@ func TestRescheduleMovesAMessage(t *testing.T) {
 	c.fails(exitNotFound, nil, "reschedule", "q", "gone", "--in", "1h")
 }
 
-// "The partner is back: try now".
+// A partner's system is up again: its retries are moved to now.
 func TestRescheduleMovesRetriesThatWait(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

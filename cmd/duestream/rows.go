@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// timeRows returns table rows of named times, but not of those that are zero.
+// timeRows returns table rows of named times. Zero times are left out.
 func timeRows(now time.Time, namesAndTimes ...any) (rows [][]string) {
 	for i := 0; i < len(namesAndTimes); i += 2 {
 		if t := namesAndTimes[i+1].(time.Time); !t.IsZero() {
@@ -18,7 +18,7 @@ func timeRows(now time.Time, namesAndTimes ...any) (rows [][]string) {
 	return rows
 }
 
-// mapRows returns table rows of a map, in the order of its keys.
+// mapRows returns table rows of a map, sorted by key. what is put before each key.
 func mapRows(what string, m map[string]string) (rows [][]string) {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		rows = append(rows, []string{what + human.OneLine(name, 40), human.OneLine(m[name], 200)})

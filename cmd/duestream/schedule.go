@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// fileDedup is the dedup window of messages from a file, unless --dedup is given.
+// fileDedup is the dedup window of messages from a file. --dedup overrides it.
 const fileDedup = 24 * time.Hour
 
 type scheduleOptions struct {
@@ -153,17 +153,17 @@ func (a *app) scheduleOne(
 	}))
 }
 
-// taken adds to a duplicate error until when the ID is remembered, where its first message is not scheduled any more.
+// taken adds to a duplicate error the end of the ID's dedup window, if the first message is no longer scheduled.
 func (a *app) taken(ctx context.Context, op *admin.Admin, queue, id string, err error) error {
 	until, unknown := op.Remembered(ctx, queue, id)
 	now, untold := op.Time(ctx, queue)
 	if unknown != nil || untold != nil || !until.After(now) {
-		return err // it is scheduled
+		return err // its first message is still scheduled
 	}
 	return fmt.Errorf("%w: %s took it before; its ID is remembered until %s", err, queue, until.Local().Format(time.RFC3339))
 }
 
-// scheduledAt is a scheduled message in JSON.
+// scheduledAt is the JSON of a scheduled message.
 type scheduledAt struct {
 	ID    string    `json:"id"`
 	Due   time.Time `json:"due"`
@@ -174,7 +174,7 @@ func newScheduledAt(id string, due time.Time) scheduledAt {
 	return scheduledAt{id, due, due.UnixMilli()}
 }
 
-// checkExpiry refuses a message that would expire before it is due, where that takes the server's clock to say.
+// checkExpiry refuses a message that would expire before it is due, in the cases that need the clock of the server.
 func (o *scheduleOptions) checkExpiry(ctx context.Context, op *admin.Admin, queue string) error {
 	if o.expiresAt.IsZero() || !o.when.At.IsZero() {
 		return nil
@@ -187,7 +187,7 @@ func (o *scheduleOptions) checkExpiry(ctx context.Context, op *admin.Admin, queu
 	return err
 }
 
-// setRetries sets what the flags say of retries.
+// setRetries copies the retry flags into the message.
 func (o *scheduleOptions) setRetries(m *bridge.NewMessage) {
 	m.MaxAttempts, m.RetryDelays, m.RetryFor = o.maxAttempts, bridge.Delays(o.retryDelays), o.retryFor
 	m.MaxSnoozes, m.MaxCrashes, m.HandlerTimeout = o.maxSnoozes, o.maxCrashes, o.handlerTimeout
@@ -197,7 +197,7 @@ var replaceOptions = map[string]bridge.Option{
 	"": nil, "always": bridge.Replace, "later": bridge.ReplaceLater, "earlier": bridge.ReplaceEarlier,
 }
 
-// options checks what can be checked without Redis, and turns flags into options.
+// options turns the flags into options, and checks everything that needs no Redis.
 func (o *scheduleOptions) options() ([]bridge.Option, error) {
 	all := []bridge.Option{o.when.Option()}
 	if o.spread > 0 {

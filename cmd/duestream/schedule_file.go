@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// schedulersOfFile is how many batches of a file are scheduled at the same time.
+// schedulersOfFile is how many batches of a file are scheduled concurrently.
 const schedulersOfFile = 4
 
 type fileTally struct {
@@ -68,7 +68,7 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 	})
 }
 
-// feedSchedule runs a feeder of messages, and says what it took.
+// feedSchedule runs a feeder of messages, and prints the counts.
 func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], queue string) error {
 	err := f.end(f.run(ctx), func(goOn int) error {
 		t := fileTally{queue, f.taken + f.duplicates + f.refused, f.taken, f.duplicates, f.refused, goOn}
@@ -84,13 +84,13 @@ func (a *app) feedSchedule(ctx context.Context, f *feeder[bridge.NewMessage], qu
 	return err
 }
 
-// fileDefaults returns the values of the flags, which hold for lines that have none of their own.
+// fileDefaults returns the values of the flags, for lines that do not set their own.
 func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	window := o.dedup
 	if !o.given("dedup") {
 		window = fileDedup
 	}
-	o.dedup = 0 // it needs no --id here
+	o.dedup = 0 // a file needs no --id for it
 	if _, err := o.options(); err != nil {
 		return m, err
 	}
@@ -100,7 +100,8 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 	return m, nil
 }
 
-// sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the line.
+// sendMessages schedules a batch. Its errors name the wrong field but not the message, because the caller names the
+// line.
 func sendMessages(ctx context.Context, client *bridge.Client, queue string, messages []bridge.NewMessage) []error {
 	errs := make([]error, len(messages))
 	results, failed := client.ScheduleBatch(ctx, queue, messages)

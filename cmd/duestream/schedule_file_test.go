@@ -30,7 +30,7 @@ func writeFile(t *testing.T, text string) string {
 func (c *cli) scheduled(queue string) int64 {
 	c.t.Helper()
 	var all []admin.QueueStats
-	if c.json(&all, "stats"); len(all) == 0 { // nobody knows it yet
+	if c.json(&all, "stats"); len(all) == 0 { // the queue is unknown yet
 		return 0
 	}
 	at := slices.IndexFunc(all, func(s admin.QueueStats) bool { return s.Queue == queue })
@@ -105,7 +105,7 @@ func TestFileAgainSchedulesNothing(t *testing.T) {
 func TestFileWithOnlyDuplicatesSucceeds(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	file := writeFile(t, `{"id":"a"}`) // ready at once: only the dedup window knows of it
+	file := writeFile(t, `{"id":"a"}`) // ready at once, so only the dedup window knows the ID
 	c.ok("schedule", "q", "-f", file)
 	if out := c.ok("schedule", "q", "-f", file); out != "scheduled 0, duplicates 1, refused 0 of 1\n" {
 		t.Error(out)
@@ -131,7 +131,7 @@ func TestFromLineSkipsLinesAndKeepsTheirNumbers(t *testing.T) {
 	}
 }
 
-// A line that arrives slowly is not held back until a batch is full.
+// A line that arrives slowly does not wait for a full batch.
 func TestLinesOfASlowPipeAreScheduledAsTheyCome(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -249,7 +249,7 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-// null became an empty message, and of two values under one name the last one counted.
+// The bug: null became an empty message, and of two values with one name the last one won.
 func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -277,7 +277,8 @@ func TestLinesThatSayTwoThingsOrNoneAreRefused(t *testing.T) {
 	}
 }
 
-// Flags hold for the lines that do not say so themselves; the refused ones stop being printed at ten; duplicates can be listed.
+// Flags apply to lines that do not set the value themselves. At most ten refusals are printed. Duplicates can be
+// listed.
 func TestFileTakesFlagsForAllLines(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -328,7 +329,7 @@ func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	}
 }
 
-// A burst for one instant is scattered, by the flag or by the field of a line, which wins; each ID has its own moment.
+// --spread, or the field of a line, which wins, spreads a burst of one due time. Each ID has its own delay.
 func TestSpreadIsByTheID(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -68,7 +68,7 @@ func TestScheduleRefusesADuplicate(t *testing.T) {
 	c := newCLI(t)
 	c.ok("schedule", "q", "--id", "a", "--in", "1h", "hello")
 	c.fails(exitDuplicate, []string{"duestream: schedule q/a: duplicate message ID", "hint: "}, "schedule", "q", "--id", "a", "other")
-	c.ok("schedule", "q", "--id", "b", "--dedup", "1h", "hello") // ready at once, and its ID stays taken
+	c.ok("schedule", "q", "--id", "b", "--dedup", "1h", "hello") // ready at once; the dedup window keeps its ID
 	c.fails(exitDuplicate, nil, "schedule", "q", "--id", "b", "other")
 }
 

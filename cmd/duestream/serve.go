@@ -45,7 +45,7 @@ groups can have their own: see ` + "`duestream queue set`.",
 	a.oldBridgesFlag(cmd)
 	metrics.flags(cmd)
 	return a.does(cmd, nil, func(ctx context.Context, _ []string) error {
-		// Join, so that one try shows everything that is wrong.
+		// Joined, so that one start reports all errors.
 		s, policy, err := settings.Read()
 		if err := errors.Join(a.resolve(), err, o.resolve()); err != nil {
 			return err
@@ -64,7 +64,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
 	patience := time.Duration(s.ShutdownTimeout)
 	if o.addr != "" || o.push {
-		patience /= 2 // what answers requests stops first, and then the bridge
+		patience /= 2 // the front stops in the first half, the bridge in the second
 	}
 	f, err := a.openFront(o, log, patience)
 	if err != nil {

@@ -32,7 +32,7 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 	if !health.Healthy || len(health.Bridges) != 1 || !health.Bridges[0].Fresh || health.Bridges[0].ID == "" {
 		t.Errorf("health %+v", health)
 	}
-	// An upgrade has to be seen: who runs where, and which version.
+	// An upgrade must be visible: the hosts, processes and versions of bridges.
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)

@@ -8,12 +8,12 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/notify"
 )
 
-// patient is how long a service manager that waits for us to be ready waits when Redis is away: a bridge waits for it, and is
-// no failure.
+// patient is when a service manager is told "ready" although Redis does not answer yet. A bridge that waits for Redis
+// has not failed.
 const patient = 5 * time.Second
 
-// tell tells the service manager how this process is: once that it is ready, each time that it lives, and in words how it does
-// when that changes.
+// tell tells the service manager the state of this process: once that it is ready or stops, each time that it is
+// alive, and a status text when the text changes.
 func (r *reporter) tell(stopping bool) {
 	if r.manager == nil {
 		return

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// 1. systemd waits for READY=1 of a bridge that serves, and 2. for signs of life, 3. a bridge that hangs gives none, 4. one that
-// stops says so.
+// systemd gets: 1. READY=1 when the bridge serves, 2. signs of life, 3. none from a bridge that hangs, 4. STOPPING=1
+// from one that stops.
 func TestServiceManagerIsTold(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
-	dir, err := os.MkdirTemp("", "notify") // the name of a socket has 108 bytes at most
+	dir, err := os.MkdirTemp("", "notify") // the path of a socket has at most 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestServiceManagerIsTold(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for hears("WATCHDOG=1", time.Second) { // what was sent before
+	for hears("WATCHDOG=1", time.Second) { // skip what was sent before
 	}
 	_ = cmd.Process.Signal(syscall.SIGCONT)
 	want("WATCHDOG=1")

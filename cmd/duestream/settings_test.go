@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// serveAt runs serve where it must fail before it dials.
+// serveAt runs serve with an environment that must be refused before it dials.
 func serveAt(t *testing.T) result {
 	c := &cli{t: t, url: unreachable}
 	return c.run("serve")

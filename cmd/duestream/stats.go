@@ -58,15 +58,15 @@ and "advice". On a narrow terminal queues and groups share columns. See also: du
 	})
 }
 
-// statsLook is what stats has seen at once.
+// statsLook is the data of one look.
 type statsLook struct {
 	queues  []admin.QueueStats
 	bridges []admin.Heartbeat
-	unknown error // why the bridges are not known
+	unknown error // why the bridges could not be read
 	advice  []doctor.Finding
 }
 
-// lookAtStats reads the stats, the heartbeats and the load of the server. What is around the queues may be away.
+// lookAtStats reads the stats, the heartbeats and the load of the server. Only unread stats are an error.
 func (a *app) lookAtStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) (l statsLook, err error) {
 	if l.queues, err = a.readStats(ctx, op, queues, partitions); err != nil {
 		return l, err
@@ -79,10 +79,10 @@ func (a *app) lookAtStats(ctx context.Context, op *admin.Admin, queues []string,
 	return l, nil
 }
 
-// queueWithAdvice is a line of stats --json.
+// queueWithAdvice is one line of stats --json.
 type queueWithAdvice struct {
 	admin.QueueStats
-	Advice []doctor.Finding `json:"advice"` // about this queue, and about all
+	Advice []doctor.Finding `json:"advice"` // advice for this queue and for all queues
 }
 
 func (l statsLook) byQueue() []queueWithAdvice {
@@ -99,7 +99,7 @@ func (l statsLook) byQueue() []queueWithAdvice {
 	return all
 }
 
-// readStats returns the stats of queues; those of partitions only when they are asked for.
+// readStats returns the stats of queues, with those of their partitions if partitions is set.
 func (a *app) readStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) ([]admin.QueueStats, error) {
 	if len(queues) == 0 {
 		var err error
@@ -121,7 +121,7 @@ func (a *app) readStats(ctx context.Context, op *admin.Admin, queues []string, p
 	return all, nil
 }
 
-// watchStats looks again and again until ctx ends; that is a clean end.
+// watchStats prints the stats again and again until ctx ends, and then returns nil.
 func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, partitions bool) error {
 	again := time.NewTicker(watchEvery)
 	defer again.Stop()
@@ -153,7 +153,7 @@ func (a *app) watchStats(ctx context.Context, op *admin.Admin, queues []string, 
 	}
 }
 
-// statsLine is a line of stats --watch --json.
+// statsLine is one line of stats --watch --json.
 type statsLine struct {
 	Time    int64              `json:"time_ms"`
 	Bridges []heartbeat.Health `json:"bridges"`
@@ -161,7 +161,7 @@ type statsLine struct {
 	Advice  []doctor.Finding   `json:"advice"`
 }
 
-// mostAdvice is how many lines of advice stats prints.
+// mostAdvice is the number of lines of advice that stats prints.
 const mostAdvice = 5
 
 func (a *app) printStats(l statsLook) {
@@ -193,12 +193,12 @@ func (a *app) printQueues(all []admin.QueueStats) {
 	}
 }
 
-// partitioned says whether partitions have lines of their own, which need all columns.
+// partitioned reports whether partitions have lines of their own. Such lines need all columns.
 func partitioned(all []admin.QueueStats) bool {
 	return slices.ContainsFunc(all, func(s admin.QueueStats) bool { return len(s.ByPartition) > 0 })
 }
 
-// statsRow is what a queue, a group or a partition shows. Cells that are empty do not apply to it.
+// statsRow holds the cells of a queue, a group or a partition. A cell that does not apply is empty.
 type statsRow struct {
 	name                            string
 	group                           bool
@@ -210,7 +210,7 @@ type statsRow struct {
 
 type statsTable []statsRow
 
-// merged has a column for everything.
+// merged returns the wide table, with a column for each figure.
 func (t statsTable) merged() [][]string {
 	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "UNREAD", "PENDING", "HELD",
 		"RETRYING", "DEAD", "MEMORY"}}
@@ -221,7 +221,8 @@ func (t statsTable) merged() [][]string {
 	return rows
 }
 
-// narrow has columns that mean one thing for queues and another for groups, for terminals that are not wide enough.
+// narrow returns the table for narrow terminals: each queue has a second line for its groups, with columns of its
+// own.
 func (t statsTable) narrow() [][]string {
 	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"},
 		{"  GROUP", "LAG", "UNREAD", "PENDING", "HELD", "DEAD", "RETRYING"}}
@@ -310,7 +311,7 @@ func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 	}
 }
 
-// total adds queues up; what their groups hold becomes one group.
+// total adds up queues. All their groups become one group.
 func total(all []admin.QueueStats) (sum admin.QueueStats) {
 	var g admin.GroupStats
 	for _, s := range all {
@@ -347,7 +348,7 @@ func number(n int64, approx bool) string {
 	return human.Thousands(n)
 }
 
-// memory is the sum over the keys of a queue.
+// memory returns the bytes of all keys of a queue as text, or "-" if they are not known.
 func memory(keys map[string]int64) string {
 	if keys == nil {
 		return "-"

@@ -42,7 +42,7 @@ Exit code 3: nothing is told of it, or no queue keeps a history.`,
 	})
 }
 
-// readStory reads with progress; most are read before there is any.
+// readStory reads the story, with a progress bar if that takes more than 200 ms.
 func (a *app) readStory(ctx context.Context, op *admin.Admin, id string, queues []string) (admin.Story, error) {
 	bar, begun := term.NewProgress(a.err, "read"), time.Now()
 	defer bar.Clear()
@@ -70,7 +70,7 @@ func (a *app) tellStory(changes []admin.Change, now time.Time) {
 	term.Table(a.out, rows)
 }
 
-// changeText is one change in words.
+// changeText describes a change in words.
 func changeText(c admin.Change) string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }

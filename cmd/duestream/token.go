@@ -26,7 +26,7 @@ with which queues. Redis has no secret, only its hash; docs/ACCESS.md says what 
 	}, a.tokenAdd(), a.tokenList(), a.tokenRm())
 }
 
-// addedToken is what a token was made with, and its secret, as JSON.
+// addedToken is the JSON of a new token with its secret.
 type addedToken struct {
 	Token  string `json:"token"`
 	Did    string `json:"did"`
@@ -161,7 +161,7 @@ removed by its digest, as ` + "`duestream token list`" + ` shows it.`,
 	})
 }
 
-// tokenNames offers the tokens that there are.
+// tokenNames offers the tokens.
 func tokenNames(ctx context.Context, op *admin.Admin) (names []string) {
 	tokens, _ := op.Tokens(ctx)
 	for _, t := range tokens {

@@ -99,7 +99,7 @@ func (a *app) topLooker(op *admin.Admin, queues []string) func(context.Context) 
 		if l.Server, err = op.ServerLoad(ctx); err != nil {
 			return l, err
 		}
-		// On a cluster their key may be on the one server that is away.
+		// Not an error of the look: on a cluster, the heartbeats' key may be on the only server that is down.
 		l.Bridges, err = op.Bridges(ctx)
 		l.BridgesFailed = err != nil
 		l.Advice = op.Advise(admin.Seen{Samples: l.Queues, Bridges: l.Bridges, BridgesFailed: l.BridgesFailed, Server: l.Server})

@@ -10,7 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// On a cluster top adds partitions and masters up, and when one master is away goes on with the queues of the others.
+// On a cluster, top adds up partitions and masters. While one master is down, it still shows the queues of the
+// others.
 func TestTopOnACluster(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
@@ -38,7 +39,7 @@ func TestTopOnACluster(t *testing.T) {
 	}
 	owner := func(key string) *redistest.Server { return nodes.Owner(nodes.Slot(key)) }
 	registry := owner(lua.NewGlobals(c.prefix).Queues)
-	var here, away string // queues on the registry's master, and on another
+	var here, away string // queues on the registry's master and on another one
 	for i := 0; here == "" || away == ""; i++ {
 		name := fmt.Sprint("q-", i)
 		if owner(lua.NewKeys(c.prefix, name).Due) == registry {

@@ -19,7 +19,7 @@ import (
 
 const enterScreen, leaveScreen, frameEnd = term.EnterScreen, term.LeaveScreen, term.FrameEnd
 
-// terminal is a pseudo-terminal: what a person sees and types is at its master's end.
+// terminal is a pseudo-terminal. The user sees and types at its master's end.
 type terminal struct {
 	t      *testing.T
 	master *os.File
@@ -62,8 +62,8 @@ func newTerminal(t *testing.T, width, height int) *terminal {
 		}
 	}()
 	t.Cleanup(func() {
-		_, _ = master.WriteString("\n") // for who still waits for a key
-		term.tty.Close()                // the last one that has it open: the read above ends
+		_, _ = master.WriteString("\n") // for a goroutine that still waits for a key
+		term.tty.Close()                // the last open descriptor: the read above ends
 		<-ended
 		master.Close()
 	})
@@ -79,7 +79,7 @@ func (term *terminal) settings() *unix.Termios {
 	return s
 }
 
-// resize sends SIGWINCH to whom the terminal controls.
+// resize sends SIGWINCH to the process that the terminal controls.
 func (term *terminal) resize(width, height int) {
 	term.t.Helper()
 	err := unix.IoctlSetWinsize(int(term.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(height), Col: uint16(width)})
@@ -97,7 +97,7 @@ func (term *terminal) press(keys string) {
 
 var controls = regexp.MustCompile(`\x1b\[[?0-9;]*[a-zA-Z]`)
 
-// frame returns the last frame that was drawn completely.
+// frame returns the last complete frame.
 func (term *terminal) frame() string {
 	frames := strings.Split(term.seen.String(), frameEnd)
 	if len(frames) < 2 {
@@ -108,7 +108,7 @@ func (term *terminal) frame() string {
 	return strings.ReplaceAll(controls.ReplaceAllString("\x1b"+last, ""), "\r\n", "\n")
 }
 
-// shows waits until a frame has all of these texts.
+// shows waits until a frame has all of these texts, and returns it.
 func (term *terminal) shows(texts ...string) string {
 	term.t.Helper()
 	redistest.Eventually(term.t, patience, func() (bool, string) {
@@ -123,7 +123,7 @@ func (term *terminal) shows(texts ...string) string {
 	return term.frame()
 }
 
-// givenBack checks that the terminal is as it was.
+// givenBack checks that the terminal is restored.
 func (term *terminal) givenBack() {
 	term.t.Helper()
 	redistest.Eventually(term.t, patience, func() (bool, string) {
@@ -136,7 +136,7 @@ func (term *terminal) givenBack() {
 	}
 }
 
-// top starts the real command on the terminal, which controls it as a shell's would.
+// top starts the real command on the terminal, with job control as in a shell.
 func (term *terminal) top(c *cli, args ...string) *exec.Cmd {
 	term.t.Helper()
 	path, err := binary()
@@ -217,7 +217,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 	}
 }
 
-// A panic shows its trace on a terminal that is as it was.
+// After a panic, the terminal is restored before the trace is printed.
 func TestTopGivesTheTerminalBackWhenItPanics(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t, 80, 24)
@@ -247,13 +247,13 @@ func TestTopGoesOnWhenTheConnectionWasLost(t *testing.T) {
 	term.shows("emails             1 ")
 	proxy.Refuse(true)
 	proxy.CutAll()
-	term.shows("disconnected since ", "emails             1 ") // what was known stays
+	term.shows("disconnected since ", "emails             1 ") // the last known state stays
 	direct.ok("schedule", "emails", "--in", "1h", "y")
 	proxy.Refuse(false)
 	if frame := term.shows("emails             2 "); strings.Contains(frame, "disconnected") {
 		t.Errorf("it is there again:\n%s", frame)
 	}
-	proxy.Stall(true) // and now it does not even refuse
+	proxy.Stall(true) // now it does not even refuse connections
 	term.shows("disconnected since ", "the server does not answer")
 	proxy.Stall(false)
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -267,7 +267,7 @@ func TestTopGoesOnWhenTheConnectionWasLost(t *testing.T) {
 	term.givenBack()
 }
 
-// Colours are for terminals whose users want them.
+// Colours appear only on terminals whose users want them.
 func TestColoursOnATerminal(t *testing.T) {
 	t.Parallel()
 	path, err := binary()
@@ -298,7 +298,7 @@ func TestColoursOnATerminal(t *testing.T) {
 	}
 }
 
-// On a terminal of 80 columns stats fits, with totals.
+// Stats with totals fit on a terminal of 80 columns.
 func TestStatsFitOnATerminal(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

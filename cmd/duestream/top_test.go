@@ -61,7 +61,7 @@ func TestTopWithoutATerminalPrintsOneFrame(t *testing.T) {
 	away.fails(exitUnavailable, []string{"hint: "}, "top")
 }
 
-// With --json a lost connection is told, and the lines go on.
+// With --json, a lost connection is reported, and lines keep coming.
 func TestTopLinesGoOnWhenTheConnectionWasLost(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-// tree returns all commands as users have them, those of cobra included.
+// tree returns all commands, including those of cobra.
 func tree() []*cobra.Command {
 	root := (&app{}).root()
 	root.InitDefaultHelpCmd()
@@ -25,7 +25,7 @@ func tree() []*cobra.Command {
 	return allCommands(root)
 }
 
-// ofCobra says whether a command is not ours.
+// ofCobra reports whether a command comes from cobra.
 func ofCobra(cmd *cobra.Command) bool {
 	return strings.HasPrefix(cmd.CommandPath(), "duestream completion") || cmd.CommandPath() == "duestream help"
 }
@@ -66,7 +66,7 @@ func TestEveryCommandHasAnExampleThatItsParserTakes(t *testing.T) {
 	}
 }
 
-// withoutJSON are the commands that have no --json, and why.
+// withoutJSON holds the commands without --json, with the reason.
 var withoutJSON = map[string]string{
 	"duestream":                       "prints help",
 	"duestream serve":                 "prints nothing; its log is JSON",
@@ -111,7 +111,7 @@ func TestEveryCommandThatPrintsDataHasJSON(t *testing.T) {
 	}
 }
 
-// The list of codes in the help, the constants, the table of outcomes and the documents are the same.
+// The exit codes in the help, the constants, the table of outcomes and the documents agree.
 func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	t.Parallel()
 	codes := []int{exitOK, exitFailure, exitInvalid, exitNotFound, exitDuplicate, exitUnavailable, exitPartly, exitFull,
@@ -158,7 +158,7 @@ func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range regexp.MustCompile(`[Ee]xit codes? (\d+)`).FindAllStringSubmatch(string(text), -1) {
-			// 65 and 75 are those of a worker's command.
+			// 65 and 75 are exit codes of a worker's command.
 			if n, _ := strconv.Atoi(m[1]); !slices.Contains(append(codes, commandDeadLetter, commandRetry), n) {
 				t.Errorf("%s speaks of an exit code %d", file, n)
 			}
@@ -166,7 +166,7 @@ func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	}
 }
 
-// unescape is the reverse of escape.
+// unescape reverses escape.
 func unescape(page string) string {
 	for _, pair := range [][2]string{
 		{`\-`, "-"}, {`\(ha`, "^"}, {`\(ti`, "~"}, {`\(ga`, "`"}, {`\(aq`, "'"}, {`\(dq`, `"`}, {`\&.`, "."}, {`\fB`, ""},

@@ -8,8 +8,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
 )
 
-// warnNoBridge writes a note when the heartbeats show that no bridge is alive, because then nothing becomes ready. It writes
-// nothing when they cannot be read, or not within a second.
+// warnNoBridge prints a note if the heartbeats show that no bridge is alive, because then nothing becomes ready. It
+// prints nothing if they cannot be read within a second.
 func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

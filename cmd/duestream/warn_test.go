@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whoever schedules, works or counts while no bridge runs is told: it all succeeds, and nothing comes of it.
+// While no bridge is alive, schedule, work and stats warn: they succeed, but no message becomes ready.
 func TestCommandsWarnInOneLineWhenNoBridgeLives(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

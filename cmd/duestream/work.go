@@ -25,20 +25,20 @@ import (
 
 // Exit codes of a worker's command, from sysexits.h.
 const (
-	commandDeadLetter = 65 // EX_DATAERR: the message is no good, and never will be
-	commandRetry      = 75 // EX_TEMPFAIL; every other code but 0 and 65 means the same
+	commandDeadLetter = 65 // EX_DATAERR: the message can never be processed
+	commandRetry      = 75 // EX_TEMPFAIL: try again; every code but 0 and 65 means the same
 )
 
 type workOptions struct {
 	bridge.WorkerConfig
-	path      string // of the command
+	path      string // path of the command
 	strict    bool
 	killAfter time.Duration
 	metrics   metricsOptions
 }
 
-// workSettings are the settings of serve that work has, too. The log level is warn by default, because the command writes to
-// standard error, too.
+// workSettings are the settings that work shares with serve. The log level is warn by default, because the command
+// writes to standard error, too.
 type workSettings struct {
 	LogLevel  slog.Level         `split_words:"true" default:"warn"`
 	LogFormat settings.LogFormat `split_words:"true" default:"auto"`
@@ -135,7 +135,7 @@ the level is warn unless it is set.`, commandDeadLetter, commandRetry),
 	}, func(ctx context.Context, args []string) error { return a.runWork(ctx, o, args[0], args[1:]) })
 }
 
-// readQueues takes the queues from the argument: one, or several with their weights.
+// readQueues parses the queues of the argument: one, or several with optional weights.
 func (o *workOptions) readQueues(text string) error {
 	words := strings.Split(text, ",")
 	if len(words) == 1 && !strings.Contains(text, "=") {
@@ -192,7 +192,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	r, err := bridge.DialWait(ctx, a.redisURL, log, a.passwords)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // stopped while it waited
+			return nil // stopped while it waited for Redis
 		}
 		return err
 	}
@@ -210,7 +210,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	cfg.CancelGrace = o.killAfter + 2*time.Second
 	cfg.AbandonAfter = 2*o.killAfter + 5*time.Second // a killed command's output may stay open for another killAfter
 	if cfg.ShutdownTimeout == 0 {
-		cfg.ShutdownTimeout = -1 // not at all, where the worker's zero is its default
+		cfg.ShutdownTimeout = -1 // no patience: the worker takes 0 for its default
 	}
 	if term.IsTerminal(a.err) {
 		cfg.Retried = a.tellRetried
@@ -234,13 +234,13 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	return err
 }
 
-// tellRetried writes a line about a message that is to be delivered again.
+// tellRetried prints a line about a message that will be delivered again.
 func (a *app) tellRetried(m *bridge.Message, delay time.Duration, err string) {
 	a.note("%s  attempt %d failed, again in %s: %s", human.OneLine(m.ID, 60), m.Attempt,
 		human.Short(delay), human.OneLine(err, 200))
 }
 
-// workerAlive returns what says why this process must be started anew.
+// workerAlive returns a function that returns the reason to restart this process, or nil.
 func workerAlive(ctx context.Context, w *atomic.Pointer[bridge.Worker]) func() error {
 	return func() error {
 		if running := w.Load(); running != nil && ctx.Err() == nil {
@@ -250,7 +250,7 @@ func workerAlive(ctx context.Context, w *atomic.Pointer[bridge.Worker]) func() e
 	}
 }
 
-// workerReady returns what says why the worker does not do its work now.
+// workerReady returns a function that returns the reason why the worker does not do its work now, or nil.
 func workerReady(ctx context.Context, w *atomic.Pointer[bridge.Worker]) func() error {
 	return func() error {
 		running := w.Load()

@@ -26,16 +26,16 @@ import (
 // commandRunner is a handler that runs a command.
 type commandRunner struct {
 	path      string
-	args      []string // with the name
+	args      []string // beginning with the command's name
 	killAfter time.Duration
 
 	redisURL, prefix string
 	out, err         io.Writer
 
-	stop func() // ends the worker, in order
+	stop func() // stops the worker cleanly
 
 	mu    sync.Mutex
-	fault error // why commands cannot be started
+	fault error // the reason why commands cannot be started
 }
 
 var errStart = errors.New("the command cannot be started")
@@ -45,8 +45,8 @@ const (
 	startAgain    = 50 * time.Millisecond
 )
 
-// handle runs the command. A command that cannot be started is no fault of the message, and would not start for the next
-// message either: the worker stops, and gives the message back with no attempt counted.
+// handle runs the command. If the command cannot be started, the message is not at fault, and the next message would
+// meet the same error. So the worker stops, and the message is given back without counting an attempt.
 func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 	for began := time.Now(); ; {
 		if err := c.broken(); err != nil {
@@ -54,7 +54,7 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 		}
 		started, err := c.run(ctx, m)
 		switch {
-		// E2BIG: the message is too large for an environment, so no command will ever start for it; others will start.
+		// E2BIG: this message is too large for an environment. Its command can never start, but those of others can.
 		case started, errors.Is(err, syscall.E2BIG):
 			return err
 		case ctx.Err() != nil:
@@ -72,30 +72,30 @@ func (c *commandRunner) handle(ctx context.Context, m *bridge.Message) error {
 	}
 }
 
-// giveUp stops the worker, because commands cannot be started.
+// giveUp stops the worker because commands cannot be started.
 func (c *commandRunner) giveUp(err error) {
 	c.mu.Lock()
 	if c.fault == nil {
 		c.fault = fmt.Errorf("%w: %w", errStart, err)
 	}
 	c.mu.Unlock()
-	c.stop() // before anything is given back: it would be read again
+	c.stop() // before any message is given back, or it would be read again
 }
 
-// broken returns why commands cannot be started; nil while none has failed to.
+// broken returns the reason why commands cannot be started, or nil.
 func (c *commandRunner) broken() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.fault
 }
 
-// run runs the command once. The error is what a handler returns, if the command was started.
+// run runs the command once. If the command was started, the error is the handler's result.
 func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started bool, _ error) {
 	last := &tail{most: admin.MaxErrorBytes}
 	cmd := &exec.Cmd{
 		Path: c.path, Args: c.args, Env: c.environment(m), Stdin: bytes.NewReader(m.Payload),
 		Stdout: c.out, Stderr: io.MultiWriter(c.err, last),
-		WaitDelay: c.killAfter, // for what the command left behind, and still holds its output
+		WaitDelay: c.killAfter, // for children of the command that still hold its output
 	}
 	err := child.Run(ctx, cmd, c.killAfter)
 	if cmd.ProcessState == nil {
@@ -104,7 +104,7 @@ func (c *commandRunner) run(ctx context.Context, m *bridge.Message) (started boo
 	return true, c.verdict(ctx, cmd.ProcessState, err, last)
 }
 
-// verdict says what a handler returns for a command that has ended.
+// verdict returns the handler's result for a command that has ended.
 func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err error, last *tail) error {
 	switch code := state.ExitCode(); { // -1: killed by a signal
 	case errors.Is(err, bridge.ErrHandlerTimeout):
@@ -113,7 +113,7 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 		}
 		return err
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		return err // stopped by us: that its code may be 0 does not say that the work was done
+		return err // we stopped it: even with code 0 its work may be unfinished
 	case code == 0:
 		return nil
 	case code == commandDeadLetter:
@@ -122,14 +122,14 @@ func (c *commandRunner) verdict(ctx context.Context, state *os.ProcessState, err
 	return last.error(state.String())
 }
 
-// timeoutWords is more than what the worker writes before the error of an attempt whose time was over.
+// timeoutWords is more than the length of the text that the worker puts before the error of a timed-out attempt.
 const timeoutWords = 80
 
-// ourPasswords are not handed to a command, because what it prints, logs or starts may show its environment.
+// ourPasswords are kept from the command, because anything it prints, logs or starts could reveal its environment.
 var ourPasswords = []string{"DUESTREAM_REDIS_PASSWORD", "DUESTREAM_SENTINEL_PASSWORD"}
 
-// environment returns the environment of the command: that of this process without passwords, and without the variables of a
-// message whose command this process itself may be.
+// environment returns the environment of the command: that of this process, without passwords. It also leaves out the
+// variables of another message, for a worker that runs inside the command of another worker.
 func (c *commandRunner) environment(m *bridge.Message) []string {
 	own := map[string]string{
 		"DUESTREAM_REDIS_URL": c.redisURL, "DUESTREAM_PREFIX": c.prefix,
@@ -156,7 +156,7 @@ func (c *commandRunner) environment(m *bridge.Message) []string {
 		return ours || strings.HasPrefix(name, headerVariables) || slices.Contains(ourPasswords, name)
 	})
 	for name, value := range own {
-		if !strings.ContainsRune(value, 0) { // no variable can hold it, and the command would not start
+		if !strings.ContainsRune(value, 0) { // a NUL in a variable would keep the command from starting
 			env = append(env, name+"="+value)
 		}
 	}
@@ -189,7 +189,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// error returns what happened followed by the tail, cut to the limit together.
+// error returns an error of what and the tail, cut to the limit.
 func (t *tail) error(what string) error {
 	text := t.text(t.most - len(what) - len(": "))
 	if text == "" {
@@ -198,14 +198,14 @@ func (t *tail) error(what string) error {
 	return fmt.Errorf("%s: %s", what, text)
 }
 
-// text returns the end of the tail, at most so many bytes.
+// text returns at most the last most bytes of the tail.
 func (t *tail) text(most int) string {
 	end := t.b[max(0, len(t.b)-max(0, most)):]
 	return string(bytes.TrimSpace([]byte(strings.ToValidUTF8(string(end), ""))))
 }
 
-// shared returns a stream that several commands may write to at once. A file is handed to the command itself, without a copy
-// through us.
+// shared returns a stream that several commands may write to at once. A file is given to the commands directly,
+// without copying through this process.
 func shared(w io.Writer) io.Writer {
 	raw := term.Unfiltered(w).(io.Writer)
 	if f, ok := raw.(*os.File); ok {

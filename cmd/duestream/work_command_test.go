@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// tool writes an executable script that leaves a file done-ID behind, and returns its path.
+// tool writes an executable script that creates a file done-ID, and returns its path.
 func tool(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "tool")
@@ -24,8 +24,8 @@ func tool(t *testing.T, dir string) string {
 	return path
 }
 
-// A deploy took the binary away for a minute: each message was given to the worker ten times, and ended as a dead letter. The
-// worker ends, all that it was given is delivered with the same attempt, and the messages are done once the binary is there.
+// The bug: a deployment removed the binary for a minute, and each message became a dead letter after ten deliveries.
+// Now the worker ends, its messages are delivered again with the same attempt, and are done once the binary is back.
 func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for what, spoil := range map[string]func(path string) error{
@@ -40,7 +40,7 @@ func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 			start := func() *running { return c.start("work", "q", "--group", "g", "-n", "2", "--", path, dir) }
 			w := start()
 			c.ok("schedule", "q", "--id", "first", "x")
-			c.gone("first") // it works
+			c.gone("first") // the tool works
 			if err := spoil(path); err != nil {
 				t.Fatal(err)
 			}
@@ -77,7 +77,7 @@ func TestACommandThatCannotBeStartedCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// A binary that is replaced is missing for a moment.
+// A binary that is being replaced is missing for a moment.
 func TestACommandThatIsReplacedIsStartedWhenItIsThere(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -101,7 +101,7 @@ func TestACommandThatIsReplacedIsStartedWhenItIsThere(t *testing.T) {
 	}
 }
 
-// What a message carries can be too large for an environment: no other message may suffer from that.
+// A message may be too large for an environment. No other message may suffer from that.
 func TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -118,7 +118,7 @@ func TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone(t *testing.T) {
 	c.gone("next")
 }
 
-// What serve is told by DUESTREAM_LOG_LEVEL, work ignored: also nonsense, and debug, which shows what becomes of each delivery.
+// The bug: work ignored DUESTREAM_LOG_LEVEL, both a wrong value and debug, which logs the outcome of each delivery.
 func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 	c, dir := newWork(t)
 	t.Setenv("DUESTREAM_LOG_LEVEL", "loud")
@@ -136,7 +136,8 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 			_, err := os.Stat(filepath.Join(dir, "got-"+id))
 			return err == nil, "not delivered"
 		})
-		// Somebody else takes it, so that the acknowledgement comes too late, which is said at level info.
+		// Acknowledge it behind the worker's back: the worker's acknowledgement comes too late, and is logged at
+		// level info.
 		group, stream := "g", lua.NewKeys(c.prefix, "q").Stream
 		redis := redistest.Shared(t).Client(t)
 		for _, p := range pendingOf(t, redis, stream, group) {
@@ -147,7 +148,7 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "end-"+id), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c.ok("schedule", "q", "--id", id+"-2", "x") // is begun when the first one has been settled
+		c.ok("schedule", "q", "--id", id+"-2", "x") // begins once the first is settled
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 			_, err := os.Stat(filepath.Join(dir, "got-"+id+"-2"))
 			return err == nil, "not delivered"
@@ -164,7 +165,7 @@ func TestWorkTakesTheLevelOfItsLogFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// pendingOf returns the entries that a group holds.
+// pendingOf returns the entries that are pending in a group.
 func pendingOf(t *testing.T, c rueidis.Client, stream, group string) (ids []string) {
 	t.Helper()
 	rows, err := c.Do(t.Context(), c.B().Xpending().Key(stream).Group(group).Start("-").End("+").Count(10).Build()).ToArray()

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// newWork returns a queue q with quick retries and a bridge, and a directory for what commands write.
+// newWork returns a queue q with short retry delays and a bridge, and a directory for the files of commands.
 func newWork(t *testing.T) (*cli, string) {
 	c := newCLI(t)
 	c.ok("queue", "set", "q", "--create", "retry_min=1ms", "retry_max=1ms", "max_attempts=3")
@@ -27,13 +27,13 @@ func newWork(t *testing.T) (*cli, string) {
 	return c, t.TempDir()
 }
 
-// work starts a worker whose command is a shell script. The directory is its $1.
+// work starts a worker whose command is a shell script with the directory as $1.
 func (c *cli) work(dir, script string, flags ...string) *running {
 	args := append([]string{"work", "q", "--group", "g"}, flags...)
 	return c.start(append(args, "--", "sh", "-c", script, "sh", dir)...)
 }
 
-// letter waits for the one dead letter of the queue.
+// letter waits for the only dead letter of the queue.
 func (c *cli) letter(w *running) (l admin.Letter) {
 	c.t.Helper()
 	redistest.Eventually(c.t, patience, func() (bool, string) {
@@ -50,7 +50,7 @@ func (c *cli) letter(w *running) (l admin.Letter) {
 	return l
 }
 
-// gone waits until no group holds or awaits the message.
+// gone waits until the message is done for all groups.
 func (c *cli) gone(id string) {
 	c.t.Helper()
 	redistest.Eventually(c.t, patience, func() (bool, string) {
@@ -61,7 +61,7 @@ func (c *cli) gone(id string) {
 
 func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	c, dir := newWork(t)
-	t.Setenv("DUESTREAM_HEADER_STALE", "x") // of a message that we would ourselves be the command of
+	t.Setenv("DUESTREAM_HEADER_STALE", "x") // as if this worker ran in the command of another message
 	payload := "\x00binary\xff\r\n"
 	r := c.runIn(payload, "schedule", "q", "--id", "one", "--header", "trace-id=a b", "--header", "ünï=c",
 		"--header", "nul=a\x00b")
@@ -114,7 +114,7 @@ func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	}
 }
 
-// A command was handed the passwords of its worker, and with it whatever shows an environment.
+// The bug: a command got its worker's passwords, and so did everything that shows an environment.
 func TestWorkHandsNoPasswordToItsCommand(t *testing.T) {
 	for _, name := range ourPasswords {
 		t.Setenv(name, "secret")
@@ -179,7 +179,8 @@ func TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
 	c.ok("schedule", "q", "--id", "slow", "--max-attempts", "1", "x")
-	// Both ignore SIGTERM, so that only SIGKILL to the group helps. Exit code 0 would not mean that the work was done.
+	// Both ignore SIGTERM, so only SIGKILL to the group ends them. An exit code of 0 would not prove that the work
+	// was done.
 	w := c.work(dir,
 		`trap '' TERM; sh -c 'trap "" TERM; echo $$ > "$0/inner"; while :; do sleep 0.1; done' "$1" & echo $$ > "$1/outer"; wait`,
 		"--timeout", "300ms", "--kill-after", "100ms")
@@ -191,7 +192,7 @@ func TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong(t *testing.T) {
 	}
 }
 
-// The policy's time counts before --timeout, and the message's own before both.
+// The handler timeout of the policy wins over --timeout, and that of the message over both.
 func TestWorkFollowsTheTimeOfMessageAndPolicy(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -216,7 +217,7 @@ func TestWorkFollowsTheTimeOfMessageAndPolicy(t *testing.T) {
 	}
 }
 
-// A command that ends with 0 because it was told to stop may have left its work undone.
+// A command that exits with 0 because it was told to stop may have left its work undone.
 func TestWorkGivesBackWhatAStopCutShort(t *testing.T) {
 	t.Parallel()
 	c, dir := newWork(t)
@@ -276,7 +277,7 @@ func TestWorkRunsSeveralCommandsAtOnce(t *testing.T) {
 	for _, id := range []string{"a", "b", "c"} {
 		c.ok("schedule", "q", "--id", id, "x")
 	}
-	// Each waits for the other two.
+	// Each one waits for the other two.
 	c.work(dir,
 		`touch "$1/$DUESTREAM_ID"; while ! test -e "$1/a" -a -e "$1/b" -a -e "$1/c"; do sleep 0.01; done; echo line of output`, "-n", "3")
 	for _, id := range []string{"a", "b", "c"} {
@@ -312,7 +313,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	go func() { ended <- cmd.Wait() }()
 	var err error
 	redistest.Eventually(t, patience, func() (bool, string) {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // again and again: two that come together count as one
+		_ = cmd.Process.Signal(syscall.SIGTERM) // repeated, because two signals that coincide count as one
 		select {
 		case err = <-ended:
 			return true, ""
@@ -326,8 +327,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	}
 }
 
-// The second signal ended the worker and not its commands: what ignores SIGTERM, and what a shell had started, worked on while
-// the message was delivered again. Both are gone before the worker is.
+// The bug: the second signal ended the worker but not its commands. Processes that ignore SIGTERM, and children of a
+// shell, went on while the message was delivered again. Now both end before the worker does.
 func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
@@ -343,7 +344,7 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
 			redistest.Eventually(t, patience, func() (bool, string) {
-				_ = cmd.Process.Signal(sig) // again and again: two that come together count as one
+				_ = cmd.Process.Signal(sig) // repeated, because two signals that coincide count as one
 				select {
 				case <-ended:
 					return true, ""
@@ -368,14 +369,14 @@ func TestSecondSignalLeavesNoCommandRunning(t *testing.T) {
 	}
 }
 
-// zombie says whether a process has ended, and only nobody has waited for it yet.
+// zombie reports whether a process has ended, even if its parent has not waited for it yet.
 func zombie(pid int) bool {
 	out, err := exec.Command("ps", "-o", "stat=", "-p", strconv.Itoa(pid)).Output()
 	state := strings.TrimSpace(string(out))
 	return err != nil || state == "" || strings.HasPrefix(state, "Z")
 }
 
-// A worker on a terminal says what it does; a line per retry says when it comes back.
+// A worker on a terminal prints its state, and a line for each retry with its delay.
 func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
 	t.Parallel()
 	s := new(buffer)
@@ -387,7 +388,8 @@ func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
 	}
 }
 
-// One slot, three queues: the first ones are worked off first. A queue is named once, and weights are given, or --strict.
+// With one slot and three queues, the first queues are served first. Each queue is named once, with weights or
+// --strict.
 func TestWorkServesSeveralQueues(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)

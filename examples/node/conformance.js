@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-// The example's worker and producer, as `duestream conformance` drives them.
+// The example's worker and producer, in the form that `duestream conformance` runs.
 //
 //   duestream conformance --worker --level complete -- node examples/node/conformance.js worker
 //   duestream conformance --producer --level complete -- node examples/node/conformance.js producer

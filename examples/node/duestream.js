@@ -1,8 +1,8 @@
-// What producer.js and worker.js share: the keys of a queue, its partitions and settings, and the functions library, where it is loaded.
+// The code that producer.js and worker.js share: the keys of a queue, its partitions and settings, and calls of the functions library.
 import { setTimeout as sleep } from 'node:timers/promises';
 import Redis from 'ioredis';
 
-// Name → built-in value, least, most: docs/PROTOCOL.md section 11.
+// By name: the built-in value, the minimum and the maximum. See docs/PROTOCOL.md section 11.
 const tenYears = 10 * 365 * 24 * 3600 * 1000;
 const settings = {
   visibility_ms: [30000, 100, 604800000], max_attempts: [40, 1, 1000000],
@@ -14,20 +14,20 @@ export function say(what) {
   console.error(`duestream: ${text.startsWith('Reached the max retries') ? 'no connection to Redis' : text}`);
 }
 
-// A client of DUESTREAM_REDIS_URL. It connects again by itself; a command that a broken connection stops fails, and callers decide whether to
-// repeat it. Its time limit is above that of a blocking read.
+// Returns a client for DUESTREAM_REDIS_URL. It reconnects on its own. A command fails when its connection breaks, and callers decide whether to
+// repeat it. The time limit of a command is longer than a blocking read.
 export function connect() {
   const options = { maxRetriesPerRequest: 0, socketTimeout: 10000 };
   return watched(new Redis(process.env.DUESTREAM_REDIS_URL ?? 'redis://127.0.0.1:6379', options));
 }
 
-// Without a listener each failed attempt to connect would be printed with its stack. What it stops, says so itself.
+// Without a listener, each failed attempt to connect would be printed with its stack. The commands that fail report the error themselves.
 export const watched = (redis) => redis.on('error', () => {});
 
-// Waits, but not beyond the end that an AbortController gives.
+// Waits for a time, or until an AbortController aborts.
 export const pause = (ms, until) => sleep(ms, null, { signal: until.signal }).catch(() => {});
 
-// Repeats a call that errors stop, while again(error, ms since the first) says so.
+// Repeats a call that fails, as long as again(error, ms since the first call) returns true.
 export async function repeatedly(call, again) {
   for (let begin = Date.now(), delay = 100; ; delay = Math.min(2 * delay, 3000)) {
     try {
@@ -41,7 +41,7 @@ export async function repeatedly(call, again) {
 }
 
 export class Queue {
-  plain = true; // whether plain commands have to do, as far as is known
+  plain = true; // whether plain commands must be used, as far as is known
   #counts = new Set([1]);
   #lookAgain = 0;
   #plainUntil = 0;
@@ -58,7 +58,7 @@ export class Queue {
     return kinds.split(' ').map((kind) => this.key(kind, partition));
   }
 
-  // How many partitions the queue has. Asks the registry every 5 s, and registers a queue that is not there, or no longer.
+  // Returns how many partitions the queue has. It reads the registry every 5 s, and registers the queue if the registry does not have it.
   async partitions() {
     if (Date.now() >= this.#lookAgain) {
       const registered = await this.redis.hget(`${this.prefix}:queues`, this.name);
@@ -69,7 +69,7 @@ export class Queue {
     return Math.max(...this.#counts);
   }
 
-  // Makes the queue known to the bridges; without it they find it by themselves within seconds or minutes.
+  // Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes.
   async register() {
     const counts = [...this.#counts].sort((a, b) => a - b).join();
     const added = await this.fcall('register', [`${this.prefix}:queues`], this.name, counts)
@@ -77,7 +77,7 @@ export class Queue {
     if (added) await this.redis.xadd(`${this.prefix}:wake`, 'MAXLEN', 1, '*', 'queues', 1);
   }
 
-  // The settings for a group: its own, the queue's, the defaults', the built-in ones.
+  // Returns the settings for a group. For each one, the order is: the group, the queue, the defaults, the built-in value.
   async policy(group) {
     const [own, defaults] = await Promise.all([this.redis.hgetall(this.key('policy')), this.redis.hgetall(`${this.prefix}:defaults`)]);
     const encoded = encodeURIComponent(group).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
@@ -90,7 +90,7 @@ export class Queue {
     return found;
   }
 
-  // Calls a script of the functions library; null where that is not loaded, so that plain commands have to do. Looks again after 5 s.
+  // Calls a script of the functions library. Returns null if that is not loaded; then plain commands must be used. Looks again after 5 s.
   async fcall(name, keys, ...args) {
     if (Date.now() < this.#plainUntil) return null;
     try {

@@ -3,14 +3,14 @@
 //
 //   node producer.js emails order-42 --in 900 --payload 'close the order' --header kind=order
 //
-// An ID that is still scheduled is refused where the functions library is loaded (duestream functions load), and overwritten where it is not.
-// DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.js.
+// If a message with this ID is still scheduled, the ID is refused where the functions library is loaded (duestream functions load). Otherwise
+// the message is overwritten. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.js.
 import { randomUUID } from 'node:crypto';
 import { parseArgs } from 'node:util';
 import { pathToFileURL } from 'node:url';
 import { connect, Queue, repeatedly } from './duestream.js';
 
-// CRC-32 as of zlib and gzip; Node has its own from 20.15 on.
+// The CRC-32 that zlib and gzip use. Node has its own since 20.15.
 function crc32(bytes) {
   let crc = ~0;
   for (const byte of bytes) {
@@ -20,7 +20,7 @@ function crc32(bytes) {
   return ~crc >>> 0;
 }
 
-// A JSON object of strings; nothing when it would be empty.
+// Returns a JSON object of strings, or an empty string if there are no fields.
 function metaOf({ headers = {}, maxAttempts, expiresMs }) {
   const fields = Object.fromEntries(Object.entries(headers).map(([name, value]) => [`h:${name}`, value]));
   if (maxAttempts !== undefined) fields.max_attempts = String(maxAttempts);
@@ -29,19 +29,19 @@ function metaOf({ headers = {}, maxAttempts, expiresMs }) {
 }
 
 export class Producer {
-  #done = new Map(); // partition → token of the last call whose reply arrived
+  #done = new Map(); // by partition: the token of the last call whose reply arrived
 
   constructor(redis, queue, { patienceMs = 15000 } = {}) {
     Object.assign(this, { redis, queue: new Queue(redis, queue), patienceMs });
   }
 
-  // Schedules { id, dueMs, payload, headers, maxAttempts, expiresMs, dedupMs }; all but the first two may be left out. False: the ID is known
-  // already. For dedupMs it stays known, also when the message was delivered: by the functions library only.
-  // What a lost connection stops is repeated for patienceMs; any other error, as OOM of a full server, is thrown.
+  // Schedules { id, dueMs, payload, headers, maxAttempts, expiresMs, dedupMs }; all but the first two may be left out. Returns false if the ID is
+  // known already. The ID stays known for dedupMs, even after the message was delivered; only the functions library supports this.
+  // A call that fails because the connection broke is repeated for patienceMs. Any other error, such as OOM of a full server, is thrown.
   async schedule(message) {
     const again = (err, ms) => ms < this.patienceMs && (/^(READONLY|LOADING) /.test(err.message) || !/^[A-Z]+ /.test(err.message));
-    const token = randomUUID(); // by it the script knows a call that is repeated
-    // Before the first try: what is repeated goes where that may have put it, whatever the queue has grown to meanwhile.
+    const token = randomUUID(); // with it, the script recognizes a repeated call
+    // Decided before the first attempt: a repetition must use the same partition, even if the queue has grown meanwhile.
     const partition = crc32(Buffer.from(message.id)) % await repeatedly(() => this.queue.partitions(), again);
     return repeatedly(async () => await this.#call(partition, message, token) ?? this.#plainly(partition, message), again);
   }
@@ -58,8 +58,8 @@ export class Producer {
   async #plainly(partition, { id, dueMs, payload, ...rest }) {
     const [due, payloads, metas, wake] = this.queue.keys('due payload meta wake', partition);
     const meta = metaOf(rest);
-    const multi = this.redis.multi(); // a bridge never sees a part of it
-    // What an earlier message of this ID has left is overwritten, or deleted.
+    const multi = this.redis.multi(); // a bridge never sees only a part of it
+    // The fields that an earlier message with this ID left behind are overwritten or deleted.
     if (payload?.length) multi.hset(payloads, id, payload); else multi.hdel(payloads, id);
     if (meta) multi.hset(metas, id, meta); else multi.hdel(metas, id);
     multi.zadd(due, dueMs, id); // after the body
@@ -68,9 +68,9 @@ export class Producer {
     try {
       replies = await multi.exec();
     } catch (err) {
-      throw err.previousErrors?.[0] ?? err; // why EXEC was refused
+      throw err.previousErrors?.[0] ?? err; // the reason why EXEC was refused
     }
-    const failed = replies.find(([err]) => err); // EXEC goes on after a command that fails
+    const failed = replies.find(([err]) => err); // EXEC continues after a command that fails
     if (failed) throw failed[0];
     return true;
   }

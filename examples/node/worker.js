@@ -3,28 +3,29 @@
 //
 //   QUEUE=emails GROUP=billing node worker.js
 //
-// Put your work into handle(), or use Worker in a program of your own. A handler that resolves acknowledges the message; one that rejects fails
-// it, and it is delivered again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
+// Put your work into handle(), or use Worker in your own program. When the handler resolves, the message is acknowledged. When it rejects, the
+// message has failed and is delivered again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop the worker after
+// the messages that it is working on.
 //
-// With the functions library (duestream functions load) failed messages come back after the backoff of the policy, and Retry and DeadLetter do
-// what they say. Without it a failed message comes back after the visibility timeout.
+// With the functions library (duestream functions load), a failed message comes back after the backoff of the policy, and Retry and DeadLetter
+// have their effect. Without it, a failed message comes back after the visibility timeout.
 //
 // DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 // QUEUE, GROUP         required                               CONSUMER          default host-process
-// CONCURRENCY          messages worked on at once, per partition; default 16
+// CONCURRENCY          messages handled at the same time, per partition; default 16
 // ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
-// FAIL_ONCE_PERCENT    this share of first attempts fails, to show that they come back; default 0
+// FAIL_ONCE_PERCENT    this share of first attempts fails, to show that messages come back; default 0
 import { appendFileSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { pathToFileURL } from 'node:url';
 import { connect, pause, Queue, repeatedly, say, watched } from './duestream.js';
 
-// Does the work of one message. It may be delivered again: make it harmless to do twice.
+// Does the work of one message. A message may be delivered again, so doing the work twice must be harmless.
 async function handle(message) {
   if (message.attempt === 1 && Math.random() * 100 < (process.env.FAIL_ONCE_PERCENT ?? 0)) throw new Error('failing once, as asked');
 }
 
-// Thrown by a handler: deliver the message again in delayMs.
+// A handler throws this to have the message delivered again after delayMs.
 export class Retry extends Error {
   constructor(message, delayMs) {
     super(message);
@@ -32,7 +33,7 @@ export class Retry extends Error {
   }
 }
 
-// Thrown by a handler: trying again will not help.
+// A handler throws this when another attempt will not help.
 export class DeadLetter extends Error {}
 
 class Message {
@@ -47,15 +48,15 @@ class Message {
     this.for = String(raw.for ?? '');
     this.headers = Object.fromEntries(Object.entries(raw).filter(([name]) => name.startsWith('h:')).map(([name, v]) => [name.slice(2), String(v)]));
     this.lost = new AbortController();
-    this.signal = this.lost.signal; // aborted when the message was taken away from this worker: long work should stop then
+    this.signal = this.lost.signal; // aborted when the message was given to another worker: long work should stop then
   }
 }
 
-// Calls handler(message) for the messages of a group; run() reads every partition until stop() is called.
+// Calls handler(message) for the messages of a group. run() reads every partition until stop() is called.
 export class Worker {
   #stopping = new AbortController();
   #ended = new AbortController();
-  #held = new Map(); // partition → entry → message, from delivery on
+  #held = new Map(); // by partition and entry: the messages that were delivered and not settled
   #policy;
 
   constructor(redis, queue, group, handler, { consumer = `${hostname()}-${process.pid}`, concurrency = 16, acknowledged = () => {} } = {}) {
@@ -89,11 +90,11 @@ export class Worker {
   }
 
   async #read(partition) {
-    const connection = watched(this.redis.duplicate()); // a blocked one serves nothing else
+    const connection = watched(this.redis.duplicate()); // a blocked connection serves nothing else
     const stream = this.queue.key('stream', partition);
     const held = new Map(), running = new Set();
     this.#held.set(partition, held);
-    let start = await this.#insist(() => this.#lastDelivered(stream)); // what came before was given to one of this name: a bridge takes it back
+    let start = await this.#insist(() => this.#lastDelivered(stream)); // earlier entries were read before: a bridge takes them back
     for (let after = '>', delay = 100; !this.stopping;) {
       try {
         while (running.size >= this.concurrency) await Promise.race(running);
@@ -113,7 +114,7 @@ export class Worker {
         }
         delay = 100;
       } catch (err) {
-        // A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+        // A lost group is always created again at 0. Before 7.2, a key that is deleted during a blocked read gives UNBLOCKED.
         if (/^(NOGROUP|UNBLOCKED)/.test(err.message)) {
           await this.#insist(() => this.#createGroup(stream));
           start = '0-0';
@@ -122,7 +123,7 @@ export class Worker {
         say(err);
         await pause(delay, this.#stopping);
         delay = Math.min(2 * delay, 3000);
-        // What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
+        // The entries of a lost reply are pending: read them again. Without the library, failed messages are pending too, and must wait.
         if (!this.queue.plain) after = start;
       }
     }
@@ -131,7 +132,7 @@ export class Worker {
   }
 
   async #lastDelivered(stream) {
-    if (await this.queue.fcall('version', []) === null) return '>'; // nothing will be read again, and a plain user may not ask
+    if (await this.queue.fcall('version', []) === null) return '>'; // nothing will be read again, and a plain user may not run XINFO
     try {
       for (const flat of await this.redis.xinfo('GROUPS', stream)) if (flat[1] === this.group) return flat[flat.indexOf('last-delivered-id') + 1];
     } catch (err) {
@@ -174,13 +175,13 @@ export class Worker {
     return this.queue.fcall('retry', keys, this.group, this.#limits(), this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
   }
 
-  // How often a message is tried, and for how long if that is limited.
+  // Returns how often a message is attempted, and for how long if that is limited.
   #limits() {
     const { max_attempts: attempts, retry_for_ms: limit } = this.#policy;
     return limit ? `${attempts} retry_for_ms=${limit}` : attempts;
   }
 
-  // After the n-th failed attempt what the list says, or about retry_min × 2^(n-1), jittered by half, at most retry_max.
+  // Returns the delays after failed attempts: the policy's list, or retry_min × 2^(n-1) for the n-th, varied by up to half, at most retry_max.
   #delays() {
     const { retry_delays_ms: list, retry_min_ms: least, retry_max_ms: most } = this.#policy;
     if (list !== '0') return list;
@@ -189,7 +190,7 @@ export class Worker {
     return steps.map((step) => Math.max(1, Math.min(Math.max(least, most), Math.round(step * (0.5 + Math.random()))))).join();
   }
 
-  // Starts the visibility timeout of everything held anew, at a third of it.
+  // Restarts the visibility timeout of all held messages whenever a third of it has passed.
   async #extendForever() {
     while (!this.#ended.signal.aborted) {
       await pause(Math.min(this.#policy.visibility_ms / 3, 5000), this.#ended);
@@ -216,7 +217,7 @@ export class Worker {
     this.#policy = await this.queue.policy(this.group);
   }
 
-  // Repeats what is harmless to repeat until Redis answers; undefined when the worker is to stop first.
+  // Repeats a call until Redis answers. The call must be harmless to repeat. Returns undefined if the worker has to stop before that.
   #insist(call) {
     return repeatedly(call, () => !this.stopping).catch(say);
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env php
 <?php
-// The examples under test: `duestream conformance --worker -- php conformance.php worker`, and --producer with `producer`, with --level complete, too.
-// On stdout are only the lines of JSON that the test reads.
+// The examples in the form that `duestream conformance` runs: --worker -- php conformance.php worker, or --producer -- php conformance.php producer,
+// also with --level complete. Standard output has only the JSON lines that the test reads.
 
 declare(strict_types=1);
 
@@ -20,7 +20,7 @@ function work(Message $message): void
 {
     [$kind, $number] = explode(' ', ($message->headers['work'] ?? 'ok') . ' 0');
     for ($until = now() + ($kind === 'slow' ? (int) $number / 1000 : 0); ($left = $until - now()) > 0;) {
-        usleep((int) ceil($left * 1e6)); // which a signal cuts short
+        usleep((int) ceil($left * 1e6)); // a signal ends it early
     }
     match (true) {
         $kind === 'fail' && $message->attempt <= (int) $number => throw new RuntimeException('asked to fail'),

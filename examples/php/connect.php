@@ -1,5 +1,5 @@
 <?php
-// What producer.php and worker.php share: a connection made from a URL, replies that are errors as exceptions, and the functions library.
+// The code that producer.php and worker.php share: it connects to a URL, throws error replies as exceptions, and calls the functions library.
 
 declare(strict_types=1);
 
@@ -11,7 +11,7 @@ function connect(string $url): \Redis
     $at = parse_url($url);
     $redis = new \Redis();
     checked($redis, $redis->connect(($at['scheme'] === 'rediss' ? 'tls://' : '') . $at['host'], $at['port'] ?? 6379, 5, null, 0, 5));
-    $redis->setOption(\Redis::OPT_MAX_RETRIES, 0); // else it connects again by itself in the middle of a call
+    $redis->setOption(\Redis::OPT_MAX_RETRIES, 0); // otherwise it reconnects on its own in the middle of a call
     if (isset($at['pass'])) {
         $user = urldecode($at['user'] ?? '');
         checked($redis, $redis->auth($user === '' ? urldecode($at['pass']) : [$user, urldecode($at['pass'])]));
@@ -23,8 +23,8 @@ function connect(string $url): \Redis
 }
 
 /**
- * Returns a reply, and throws the error that phpredis only keeps for getLastError. False with no error is a command that could not be sent:
- * no command here has it for an answer, so what may find nothing, or change nothing, is asked with HMGET, or raw.
+ * Returns a reply, or throws the error that phpredis only keeps for getLastError. False without an error means that the command could not be
+ * sent. No command here may answer false, so commands that may find or change nothing are sent as HMGET or as raw commands.
  */
 function checked(\Redis $redis, mixed $reply): mixed
 {
@@ -36,14 +36,14 @@ function checked(\Redis $redis, mixed $reply): mixed
     return $reply;
 }
 
-/** Registers a queue with the bridges that do not know it yet, and returns how many partitions it has: 1 for a user who may not read that. */
+/** Registers a queue if the bridges do not know it yet. Returns how many partitions it has, or 1 if the user may not read that. */
 function register(\Redis $redis, string $prefix, string $queue): int
 {
     if (checked($redis, $redis->rawCommand('HSETNX', "$prefix:queues", $queue, '1'))) {
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
     try {
-        $known = checked($redis, $redis->hGet("$prefix:queues", $queue)); // there it is, by now
+        $known = checked($redis, $redis->hGet("$prefix:queues", $queue)); // it is registered by now
     } catch (\RedisException $e) {
         $redis->clearLastError();
         $known = str_starts_with($e->getMessage(), 'NOPERM') ? '1' : throw $e;
@@ -52,7 +52,7 @@ function register(\Redis $redis, string $prefix, string $queue): int
     return max([1, ...array_filter($counts, fn(int $n) => $n <= 256)]);
 }
 
-/** Calls a function of duestream's library. null: it is not loaded, and plain commands have to do. */
+/** Calls a function of duestream's library. Returns null if that is not loaded; then plain commands must be used. */
 function fcall(\Redis $redis, string $function, array $keys, array $arguments): ?array
 {
     try {
@@ -60,12 +60,12 @@ function fcall(\Redis $redis, string $function, array $keys, array $arguments): 
         $reply = checked($redis, $redis->rawCommand('FCALL', "duestream_$function", ...$arguments));
         return is_array($reply) ? $reply : throw new \RedisException('not a reply of a function');
     } catch (\RedisException $e) {
-        $redis->clearLastError(); // which an exception leaves there
+        $redis->clearLastError(); // an exception does not clear it
         return preg_match('/^(ERR Function not found|ERR unknown command|NOPERM)/', $e->getMessage()) ? null : throw $e;
     }
 }
 
-/** Seconds on a clock that nobody sets. */
+/** Returns the seconds of a clock that nobody can set. */
 function now(): float
 {
     return hrtime(true) / 1e9;

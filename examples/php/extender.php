@@ -1,6 +1,6 @@
 <?php
-// How a worker in PHP extends: a handler keeps the only thread there is, also in calls that no signal interrupts, so the visibility
-// timeouts are started anew by a child process with a connection of its own. It ends with its worker, however that ends.
+// This extends the visibility timeouts for a worker in PHP. A handler occupies the only thread, even in calls that no signal interrupts. So a
+// child process with its own connection restarts the timeouts. It ends with its worker, in whatever way that ends.
 
 declare(strict_types=1);
 
@@ -11,11 +11,11 @@ final class Extender
     /** @var resource */
     private $pipe;
     private int $child = 0;
-    /** @var array<string, string> what the child has to extend: entry => the line that tells it so */
+    /** @var array<string, string> what the child has to extend: entry => the line that was sent to it */
     private array $held = [];
     private array $lost = [];
 
-    /** @param \Closure(): void $disconnect closes the worker's connection before the child is started: both processes would write to it */
+    /** @param \Closure(): void $disconnect closes the worker's connection before the child starts, because both processes would write to it */
     public function __construct(
         private readonly string $url,
         private readonly Policy $policy,
@@ -36,7 +36,7 @@ final class Extender
             throw new \RuntimeException('no child process for extending');
         }
         if ($this->child === 0) {
-            pcntl_signal(SIGTERM, SIG_IGN); // what a worker finishes after a stop is still extended
+            pcntl_signal(SIGTERM, SIG_IGN); // messages that the worker finishes after a stop are still extended
             pcntl_signal(SIGINT, SIG_IGN);
             fclose($this->pipe);
             fclose(STDOUT);
@@ -80,7 +80,7 @@ final class Extender
         for ($read = [$this->pipe], $none = null; stream_select($read, $none, $none, 0) && ($line = fgets($this->pipe)) !== false;) {
             $this->lost[$line] = true;
         }
-        if (feof($this->pipe)) { // somebody has killed it
+        if (feof($this->pipe)) { // the child was killed
             fwrite(STDERR, "worker.php: the process that extends has ended, and is started again\n");
             fclose($this->pipe);
             pcntl_waitpid($this->child, $status);
@@ -90,8 +90,8 @@ final class Extender
     }
 
     /**
-     * The child: extends what is held at a third of the visibility timeout, until the worker has ended, whose end of the pipe may live on in
-     * a process that a handler has started.
+     * Runs in the child. It extends the held messages whenever a third of the visibility timeout has passed, until the worker has ended. The end of
+     * the pipe does not show this reliably, because a process that a handler started may keep the pipe open.
      */
     private static function extend($pipe, int $worker, string $url, Policy $policy, string $queue, string $consumer): void
     {
@@ -120,8 +120,8 @@ final class Extender
                         unset($held[$of][$entry]);
                     }
                 }
-                $next = now() + min($policy->get($redis, $queue, 'visibility_ms') / 3000, 5); // 5 s: until a new setting is noticed
-            } catch (\Throwable $e) { // whatever it is: this process must not end before its worker
+                $next = now() + min($policy->get($redis, $queue, 'visibility_ms') / 3000, 5); // at most 5 s, to notice new settings
+            } catch (\Throwable $e) { // of any kind: this process must not end before its worker
                 fwrite(STDERR, "worker.php: extend: {$e->getMessage()}\n");
                 $redis = null;
                 $next = now() + 0.5;
@@ -129,7 +129,7 @@ final class Extender
         }
     }
 
-    /** Extends entries of a queue or partition, by the library or else by XCLAIM. Returns those that are somebody else's now. */
+    /** Extends entries of a queue or partition with the library, or else with XCLAIM. Returns the entries that another consumer has now. */
     private static function lost(\Redis $redis, Policy $policy, string $consumer, string $queue, array $ids): array
     {
         [$stream, $dead, $entries, $pairs] = [$policy->key($queue, 'stream'), $policy->key($queue, 'dead'), array_keys($ids), []];

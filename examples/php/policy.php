@@ -1,5 +1,5 @@
 <?php
-// What worker.php and extender.php look up.
+// The settings and key names that worker.php and extender.php look up.
 
 declare(strict_types=1);
 
@@ -9,7 +9,7 @@ namespace Duestream;
 final class Policy
 {
     private const TEN_YEARS = 315_360_000_000;
-    private const SETTINGS = [ // built in, least, most
+    private const SETTINGS = [ // built-in value, minimum, maximum
         'visibility_ms' => [30_000, 100, 604_800_000],
         'max_attempts' => [40, 1, 1_000_000],
         'retry_min_ms' => [1000, 1, self::TEN_YEARS],
@@ -26,7 +26,7 @@ final class Policy
         return "$this->prefix:{{$queue}}:$name";
     }
 
-    /** The group's own setting, the queue's, the defaults', or the built-in one. What is outside its limits is passed over. */
+    /** Returns the setting of the group, the queue or the defaults, or else the built-in value. Values outside the limits are ignored. */
     public function get(\Redis $redis, string $queue, string $name): int
     {
         [$builtIn, $least, $most] = self::SETTINGS[$name];
@@ -38,7 +38,7 @@ final class Policy
         return $builtIn;
     }
 
-    /** What the levels say of a setting, the first of which counts. */
+    /** Returns the values of a setting on all levels. The first one takes precedence. */
     private function levels(\Redis $redis, string $queue, string $name): array
     {
         $own = checked($redis, $redis->hMGet($this->key($queue, 'policy'), ['group:' . rawurlencode($this->group) . ":$name", $name]));
@@ -46,14 +46,14 @@ final class Policy
         return [...array_values($own), ...array_values($defaults)];
     }
 
-    /** How often a message is tried, and for how long if that is limited. */
+    /** Returns how often a message is attempted, and for how long if that is limited. */
     public function limits(\Redis $redis, Message $message): string
     {
         $limit = $this->get($redis, $message->queue, 'retry_for_ms');
         return $this->get($redis, $message->queue, 'max_attempts') . ($limit > 0 ? " retry_for_ms=$limit" : '');
     }
 
-    /** The delays after failed attempts, in milliseconds, with commas between: the list of the policy, or the delay after this attempt. */
+    /** Returns the delays after failed attempts, in milliseconds, separated by commas: the policy's list, or the delay after this attempt. */
     public function delays(\Redis $redis, Message $message): string
     {
         foreach ($this->levels($redis, $message->queue, 'retry_delays_ms') as $value) {

@@ -1,11 +1,11 @@
 #!/usr/bin/env php
 <?php
-// Schedules a message from PHP: phpredis (Debian: php-cli, php-redis), with plain commands, or by the functions library where it is loaded.
+// Schedules a message from PHP with phpredis (Debian: php-cli, php-redis). It uses the functions library where that is loaded, or else plain commands.
 //
 //   php producer.php --in 900 --payload 'close the order' --header kind=order emails order-42
 //
-// An ID that is still scheduled is refused by the library, and written over by plain commands.
-// DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.php.
+// If a message with this ID is still scheduled, the library refuses the ID, and plain commands overwrite the message.
+// DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.php.
 
 declare(strict_types=1);
 
@@ -14,8 +14,8 @@ namespace Duestream;
 require_once __DIR__ . '/connect.php';
 
 /**
- * Schedules messages of one queue. It repeats what a broken connection or a starting server interrupts for some seconds, then throws.
- * The library knows a call that is repeated; plain commands schedule once more what was delivered before the repetition.
+ * Schedules messages of one queue. When a broken connection or a starting server interrupts a call, it repeats the call for some seconds, and
+ * then throws. The library recognizes a repeated call. Plain commands schedule a message again if it was delivered before the repetition.
  */
 final class Producer
 {
@@ -24,8 +24,8 @@ final class Producer
     private ?\Redis $redis = null;
     private int $partitions = 1;
     private float $refreshAt = 0;
-    private bool $functions = true; // until one is not found
-    /** @var array<string, string> token of the last call whose reply arrived, by the beginning of the keys */
+    private bool $functions = true; // until a function is not found
+    /** @var array<string, string> by key prefix: the token of the last call whose reply arrived */
     private array $done = [];
 
     public function __construct(
@@ -37,7 +37,7 @@ final class Producer
     }
 
     /**
-     * Returns false when a message of this ID is scheduled already, as the library says, or was within its $dedupMs.
+     * Returns false when the library reports that a message with this ID is scheduled already, or was within its $dedupMs.
      *
      * @param array<string, string> $headers
      */
@@ -45,7 +45,7 @@ final class Producer
         string $id, int $dueMs, string $payload = '', array $headers = [], ?int $maxAttempts = null, ?int $expiresMs = null,
         int $dedupMs = 0,
     ): bool {
-        $meta = []; // strings all of them
+        $meta = []; // all values are strings
         foreach ($headers as $name => $value) {
             $meta["h:$name"] = (string) $value;
         }
@@ -59,7 +59,7 @@ final class Producer
             ?? $this->write($redis, $key, $id, $dueMs, $payload, $json));
     }
 
-    /** A point in time by the server's clock, which decides. */
+    /** Returns a point in time by the server's clock, because that clock decides. */
     public function inMs(int $delay): int
     {
         [$seconds, $micros] = $this->patiently(fn(\Redis $redis) => checked($redis, $redis->time()));
@@ -69,7 +69,7 @@ final class Producer
     private function refresh(\Redis $redis): void
     {
         if (now() >= $this->refreshAt) {
-            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue)); // never fewer than before
+            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue)); // the count never decreases
             $this->functions = true;
             $this->refreshAt = now() + self::REFRESH;
         }
@@ -77,8 +77,8 @@ final class Producer
 
     private function write(\Redis $redis, string $key, string $id, int $dueMs, string $payload, string $meta): bool
     {
-        checked($redis, $redis->multi()); // a bridge never sees a part of it
-        // What an earlier message of this ID has left is overwritten, or deleted.
+        checked($redis, $redis->multi()); // a bridge never sees only a part of it
+        // The fields that an earlier message with this ID left behind are overwritten or deleted.
         checked($redis, $payload === '' ? $redis->hDel("{$key}payload", $id) : $redis->hSet("{$key}payload", $id, $payload));
         checked($redis, $meta === '' ? $redis->hDel("{$key}meta", $id) : $redis->hSet("{$key}meta", $id, $meta));
         checked($redis, $redis->zAdd("{$key}due", $dueMs, $id)); // after the body
@@ -89,7 +89,7 @@ final class Producer
         return true;
     }
 
-    /** The same by the library. null: it is not there. */
+    /** Does the same with the library. Returns null if that is not there. */
     private function call(\Redis $redis, string $key, string $token, string $id, int $dueMs, string $payload, string $meta, int $dedupMs): ?bool
     {
         $names = array_map(fn(string $name) => $key . $name, ['due', 'payload', 'meta', 'stream', 'wake', 'seen', 'policy']);
@@ -99,7 +99,7 @@ final class Producer
         if ($reply === null) {
             return null;
         }
-        $this->done[$key] = $token; // need not be remembered any longer
+        $this->done[$key] = $token; // the server may forget it
         return $reply[0] >= 0 ? $reply[0] > 0 : throw new \InvalidArgumentException("malformed: $meta");
     }
 
@@ -109,9 +109,9 @@ final class Producer
             try {
                 return $do($this->redis ??= connect($this->url));
             } catch (\RedisException $e) {
-                $this->redis = null; // what a transaction has begun goes with its connection
+                $this->redis = null; // a transaction that was begun ends with its connection
                 $this->refreshAt = 0;
-                // Whatever Redis says itself begins with a word in capitals. What is no such reply is a broken connection.
+                // Error replies of Redis begin with a word in capitals. Any other error is a broken connection.
                 if (now() >= $giveUpAt || preg_match('/^(?!LOADING|READONLY|MASTERDOWN)[A-Z]{2,} /', $e->getMessage())) {
                     throw $e;
                 }

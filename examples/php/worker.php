@@ -4,16 +4,16 @@
 //
 //   QUEUE=emails GROUP=billing php worker.php
 //
-// The function given to Worker::run does the work of one message: returning acknowledges it; throwing leaves it pending, and it is
-// delivered again after the visibility timeout. Where the functions library of duestream is loaded, throwing has it delivered again
-// after the backoff, Duestream\Retry after a delay of your own, and Duestream\DeadLetter makes a dead letter of it at once.
-// Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand, and cut a sleep() of it short.
+// The function given to Worker::run does the work of one message. When it returns, the message is acknowledged. When it throws, the message
+// stays pending and is delivered again after the visibility timeout. Where the functions library of duestream is loaded, a message whose handler
+// throws is delivered again after the backoff, or after the delay of a Duestream\Retry. Duestream\DeadLetter makes a dead letter of it at once.
+// Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop the worker after the current message, and end its sleep() early.
 //
 // DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 // QUEUE, GROUP         required                               CONSUMER          default host-process
-// BATCH                messages read at once, of each partition; default 10
+// BATCH                messages read in one call, of each partition; default 10
 // ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
-// FAIL_ONCE_PERCENT    this share of first attempts throws, to show that they come back; default 0
+// FAIL_ONCE_PERCENT    this share of first attempts fails, to show that messages come back; default 0
 
 declare(strict_types=1);
 
@@ -27,7 +27,7 @@ final class Message
 {
     /** @param array<string, string> $headers */
     public function __construct(
-        public readonly string $queue, // or the partition of it
+        public readonly string $queue, // or one of its partitions
         public readonly string $entry,
         public readonly string $id,
         public readonly string $payload,
@@ -38,12 +38,12 @@ final class Message
     }
 }
 
-/** What a handler throws to have its message dead-lettered. */
+/** A handler throws this to have its message dead-lettered. */
 final class DeadLetter extends \Exception
 {
 }
 
-/** What a handler throws to have its message delivered again after a delay of its own, in seconds. */
+/** A handler throws this to have its message delivered again after this delay, in seconds. */
 final class Retry extends \Exception
 {
     public function __construct(string $text, public readonly float $delay)
@@ -53,21 +53,21 @@ final class Retry extends \Exception
 }
 
 /**
- * Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own: on a
- * cluster each partition needs a read, and a process, of its own.
+ * Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. This does not work on a cluster,
+ * where each partition needs its own read and its own process.
  */
 final class Worker
 {
-    private const REFRESH = 5; // seconds until a new partition or a library loaded meanwhile is noticed
-    private const GRACE = 5; // seconds after a stop, in which what was read before is still begun, if it cannot be released
+    private const REFRESH = 5; // seconds until a new partition or a loaded library is noticed
+    private const GRACE = 5; // for so many seconds after a stop, messages that cannot be released are still begun
 
     private ?\Redis $redis = null;
     private ?Extender $extender = null;
-    /** @var string[] the partitions, under the names that their keys have */
+    /** @var string[] the names of the partitions, as in their keys */
     private array $queues = [];
-    /** @var array<string, string> of each: the last entry that the group had been given before this worker read */
+    /** @var array<string, string> by partition: the last entry that the group had been given before this worker began to read */
     private array $starts = [];
-    private bool $functions = false; // whether the library is there, and for this user
+    private bool $functions = false; // whether the library is loaded, and this user may call it
     private float $joinAt = 0;
     private ?float $beginUntil = null;
     private int $failures = 0;
@@ -85,7 +85,7 @@ final class Worker
     }
 
     /**
-     * Handles messages until it is told to stop; $acknowledged is called with each that is done.
+     * Handles messages until stop is called, and calls $acknowledged with each message that is done.
      *
      * @param callable(Message, self): void $handler
      * @param ?callable(Message): void $acknowledged
@@ -97,14 +97,14 @@ final class Worker
             try {
                 $this->redis ??= connect($this->url);
                 if (now() >= $this->joinAt) {
-                    $fresh = $this->joinAt === 0.0; // after an error; at the start there is nothing yet
+                    $fresh = $this->joinAt === 0.0; // the first time, and after an error
                     $this->join();
                     $this->workOn($fresh ? $this->unseen() : [], $handler, $acknowledged);
                 }
                 $this->workOn($this->read(), $handler, $acknowledged);
                 $this->failures = 0;
             } catch (\RedisException $e) {
-                // A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+                // A lost group is always created again at 0. Before 7.2, a key that is deleted during a blocked read gives UNBLOCKED.
                 $this->joinAt = 0;
                 if (preg_match('/^(NOGROUP|UNBLOCKED)/', $e->getMessage())) {
                     $this->redis?->clearLastError();
@@ -115,22 +115,22 @@ final class Worker
         }
     }
 
-    /** Ends run; also from a signal handler. */
+    /** Makes run end. A signal handler may call it. */
     public function stop(): void
     {
         $this->beginUntil ??= now() + self::GRACE;
     }
 
-    /** Whether a message that is being worked on was given to someone else meanwhile. A long handler may ask. */
+    /** Returns whether a message was given to another worker while it is being handled. A long handler may ask this. */
     public function isLost(Message $message): bool
     {
         return $this->extender->isLost($message);
     }
 
-    /** Registers the queue, learns its partitions, and creates the group on each. */
+    /** Registers the queue, reads its partition count, and creates the group in each partition. */
     private function join(): void
     {
-        $count = max(count($this->queues), register($this->redis, $this->prefix, $this->queue)); // never fewer than before
+        $count = max(count($this->queues), register($this->redis, $this->prefix, $this->queue)); // the count never decreases
         $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
         $this->functions = fcall($this->redis, 'version', [], []) !== null;
         foreach ($this->queues as $queue) {
@@ -139,7 +139,7 @@ final class Worker
                 $this->starts[$queue] = '0-0';
             } catch (\RedisException $e) {
                 str_starts_with($e->getMessage(), 'BUSYGROUP') ?: throw $e;
-                if ($this->functions) { // else nothing is asked for, and a user need not be allowed to
+                if ($this->functions) { // needed with the library only; other users may lack permission for XINFO
                     $this->starts[$queue] ??= $this->lastDelivered($queue);
                 }
             }
@@ -147,7 +147,7 @@ final class Worker
         $this->joinAt = now() + self::REFRESH;
     }
 
-    /** The last entry that the group was given. */
+    /** Returns the last entry that the group was given. */
     private function lastDelivered(string $queue): string
     {
         $groups = checked($this->redis, $this->redis->xInfo('GROUPS', $this->policy->key($queue, 'stream')));
@@ -155,9 +155,9 @@ final class Worker
     }
 
     /**
-     * What a cut connection kept from this worker: it is pending, and nobody works on it. Without the library it cannot be told from what
-     * has failed. Reading it once more by XREADGROUP would count as an attempt. What a former worker of its name held when it crashed lies
-     * before the start, and is left to the bridges, which count that as an attempt.
+     * Returns the messages that a cut connection kept from this worker: they are pending, and nobody works on them. Without the library, they
+     * cannot be distinguished from messages that have failed. Reading them again with XREADGROUP would count as an attempt. The entries that a
+     * crashed worker of the same name held are before the start. They are left to the bridges, which count that as an attempt.
      *
      * @return Message[]
      */
@@ -182,7 +182,7 @@ final class Worker
     /** @return Message[] */
     private function read(): array
     {
-        $this->redis ??= connect($this->url); // a process that extends was started anew, perhaps, since it was there
+        $this->redis ??= connect($this->url); // a restart of the extending process may have closed it
         $messages = $streams = [];
         foreach ($this->queues as $queue) {
             $streams[$this->policy->key($queue, 'stream')] = '>';
@@ -213,7 +213,7 @@ final class Worker
     {
         $this->extender->hold($messages);
         foreach ($messages as $message) {
-            if ($message->for !== '' && $message->for !== $this->group) { // for another group: acknowledged, and that is all
+            if ($message->for !== '' && $message->for !== $this->group) { // for another group: it is only acknowledged
                 $this->persist(fn() => $this->acknowledge($message));
             } elseif (!$this->isLost($message) && ($this->beginUntil === null || !$this->release($message) && now() < $this->beginUntil)) {
                 $this->handle($message, $handler, $acknowledged);
@@ -238,7 +238,7 @@ final class Worker
         }
     }
 
-    /** Tells how the work of a message ended. Returns 0 when it was lost meanwhile, and null when it stays pending. */
+    /** Reports how the work of a message ended. Returns 0 if the message was lost meanwhile, and null if it stays pending. */
     private function settle(Message $message, ?\Throwable $error): ?int
     {
         if ($error === null) {
@@ -265,7 +265,7 @@ final class Worker
         return checked($this->redis, $this->redis->xAck($this->policy->key($message->queue, 'stream'), $this->group, [$message->entry]));
     }
 
-    /** Calls a function that takes a message out of the pending list. null: the library is not there. */
+    /** Calls a function that takes a message out of the pending list. Returns null if the library is not loaded. */
     private function leave(string $function, Message $message, array $how = [], array $options = [],
         array $keys = ['stream', 'due', 'payload', 'meta', 'dead', 'wake']): ?int
     {
@@ -278,7 +278,7 @@ final class Worker
         return $reply[0] ?? null;
     }
 
-    /** Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat. */
+    /** Repeats a call that must not be lost until Redis has executed it. All these calls are harmless to repeat. */
     private function persist(\Closure $do): ?int
     {
         while (true) {
@@ -294,7 +294,7 @@ final class Worker
         }
     }
 
-    /** Waits after an error, longer from one to the next, and has the next command connect anew. A signal ends the wait. */
+    /** Waits after an error, longer each time, and makes the next command reconnect. A signal ends the wait. */
     private function pause(\RedisException $e): void
     {
         fwrite(STDERR, "worker.php: {$e->getMessage()}\n");
@@ -320,7 +320,7 @@ if (get_included_files()[0] === __FILE__) {
     $log = getenv('ACK_LOG') ? fopen(getenv('ACK_LOG'), 'a') : null;
     $worker->run(
         function (Message $message) use ($percent): void {
-            // The work of one message. It may be delivered again: make it harmless to do twice.
+            // The work of one message. A message may be delivered again, so doing the work twice must be harmless.
             if ($message->attempt === 1 && random_int(0, 999_999) < $percent * 10_000) {
                 throw new \RuntimeException('failing once, as asked');
             }

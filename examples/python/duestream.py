@@ -1,4 +1,4 @@
-"""What producer.py and worker.py share: the keys of a queue, its partitions and settings, and the functions library, where it is loaded."""
+"""The code that producer.py and worker.py share: the keys of a queue, its partitions and settings, and calls of the functions library."""
 import os
 import re
 import time
@@ -8,14 +8,14 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-# Name → built-in value, least, most: docs/PROTOCOL.md section 11.
+# By name: the built-in value, the minimum and the maximum. See docs/PROTOCOL.md section 11.
 TEN_YEARS = 10 * 365 * 24 * 3600 * 1000
 SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (40, 1, 1000000),
             "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS), "retry_for_ms": (0, 0, TEN_YEARS)}
 
 
 def connect():
-    """A client of DUESTREAM_REDIS_URL. Its time limit is above that of a blocking read; what is repeated after an error, callers decide."""
+    """Returns a client for DUESTREAM_REDIS_URL. Its time limit is longer than a blocking read. Callers decide what to repeat after an error."""
     url = os.environ.get("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379")
     return redis.Redis.from_url(url, socket_timeout=10, retry=Retry(NoBackoff(), 0))
 
@@ -25,7 +25,7 @@ class Queue:
         self.client, self.name = client, name
         self.prefix = prefix or os.environ.get("DUESTREAM_PREFIX", "duestream")
         self.counts, self.look_again = {1}, 0
-        self.plain, self.plain_until = True, 0  # whether plain commands have to do, as far as is known
+        self.plain, self.plain_until = True, 0  # whether plain commands must be used, as far as is known
 
     def key(self, kind, partition=0):
         return f"{self.prefix}:{{{self.name}{f'/{partition}' if partition else ''}}}:{kind}"
@@ -34,7 +34,7 @@ class Queue:
         return [self.key(kind, partition) for kind in kinds.split()]
 
     def partitions(self):
-        """How many partitions the queue has. Asks the registry every 5 s, and registers a queue that is not there, or no longer."""
+        """Returns how many partitions the queue has. It reads the registry every 5 s, and registers the queue if the registry does not have it."""
         if time.monotonic() >= self.look_again:
             registered = self.client.hget(f"{self.prefix}:queues", self.name)
             if registered is None:
@@ -44,7 +44,7 @@ class Queue:
         return max(self.counts)
 
     def register(self):
-        """Makes the queue known to the bridges; without it they find it by themselves within seconds or minutes."""
+        """Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes."""
         counts = ",".join(map(str, sorted(self.counts)))
         added = self.fcall("register", [f"{self.prefix}:queues"], self.name, counts)
         if added is None:
@@ -53,7 +53,7 @@ class Queue:
             self.client.xadd(f"{self.prefix}:wake", {"queues": 1}, maxlen=1, approximate=False)
 
     def policy(self, group):
-        """The settings for a group: its own, the queue's, the defaults', the built-in ones."""
+        """Returns the settings for a group. For each one, the order is: the group, the queue, the defaults, the built-in value."""
         own = self.client.hgetall(self.key("policy"))
         default = self.client.hgetall(f"{self.prefix}:defaults")
         found = {"retry_delays_ms": "0"}
@@ -70,7 +70,7 @@ class Queue:
         return found
 
     def fcall(self, name, keys, *args):
-        """Calls a script of the functions library; None where that is not loaded, so that plain commands have to do. Looks again after 5 s."""
+        """Calls a script of the functions library. Returns None if that is not loaded; then plain commands must be used. Looks again after 5 s."""
         if time.monotonic() < self.plain_until:
             return None
         try:

@@ -2,10 +2,10 @@
 """Schedules messages from Python: redis-py 4 or later (Debian: python3-redis).
 
     python3 producer.py emails order-42 --in 900 --payload 'close the order' --header kind=order
-    printf 'one\ntwo\n' | python3 producer.py emails --in 5      one message a line, with IDs of their own
+    printf 'one\ntwo\n' | python3 producer.py emails --in 5      one message per line, each with a new ID
 
-An ID that is still scheduled is refused where the functions library is loaded (duestream functions load), and overwritten where it is not.
-DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.py.
+If a message with this ID is still scheduled, the ID is refused where the functions library is loaded (duestream functions load). Otherwise
+the message is overwritten. DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.py.
 """
 import argparse
 import dataclasses
@@ -28,10 +28,10 @@ class Message:
     headers: dict = dataclasses.field(default_factory=dict)
     max_attempts: int = None
     expires_ms: int = None
-    dedup_ms: int = 0  # for so long the ID is refused, also when it was delivered: by the functions library only
+    dedup_ms: int = 0  # how long the ID is refused, even after the delivery; only with the functions library
 
     def meta(self):
-        """A JSON object of strings; nothing when it would be empty."""
+        """Returns a JSON object of strings, or an empty string if there are no fields."""
         fields = {"h:" + name: value for name, value in self.headers.items()}
         fields.update({name: str(getattr(self, name)) for name in ("max_attempts", "expires_ms") if getattr(self, name) is not None})
         return json.dumps(fields, ensure_ascii=False) if fields else ""
@@ -40,19 +40,19 @@ class Message:
 class Producer:
     def __init__(self, client, queue, patience=15):
         self.client, self.queue, self.patience = client, Queue(client, queue), patience
-        self.done = {}  # partition → token of the last call whose reply arrived
+        self.done = {}  # by partition: the token of the last call whose reply arrived
 
     def schedule(self, messages):
-        """Schedules messages, those of a partition all or none. Returns the IDs that were refused because they are known already.
+        """Schedules messages: of each partition either all or none. Returns the IDs that were refused because they are known already.
 
-        What a lost connection stops is repeated for `patience` seconds; any other error, as OOM of a full server, is raised."""
+        A call that fails because the connection broke is repeated for `patience` seconds. Other errors, such as OOM of a full server, are raised."""
         refused = []
         count = self.repeatedly(self.queue.partitions)
         parts = {}
         for m in messages:
             parts.setdefault(zlib.crc32(m.id.encode()) % count, []).append(m)
         for partition, part in parts.items():
-            token = uuid.uuid4().hex  # by it the script knows a call that is repeated
+            token = uuid.uuid4().hex  # with it, the script recognizes a repeated call
             refused += self.repeatedly(self.send, partition, part, token)
         return refused
 
@@ -68,9 +68,9 @@ class Producer:
 
     def send_plainly(self, partition, messages):
         due, payload, meta, wake = self.queue.keys("due payload meta wake", partition)
-        pipe = self.client.pipeline(transaction=True)  # MULTI: a bridge never sees a part of it
+        pipe = self.client.pipeline(transaction=True)  # MULTI: a bridge never sees only a part of it
         for m in messages:
-            # What an earlier message of this ID has left is overwritten, or deleted.
+            # The fields that an earlier message with this ID left behind are overwritten or deleted.
             pipe.hset(payload, m.id, m.payload) if m.payload else pipe.hdel(payload, m.id)
             pipe.hset(meta, m.id, m.meta()) if m.meta() else pipe.hdel(meta, m.id)
             pipe.zadd(due, {m.id: m.due_ms})  # after the body

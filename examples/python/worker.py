@@ -3,17 +3,19 @@
 
     QUEUE=emails GROUP=billing python3 worker.py
 
-Put your work into handle(), or use Worker in a program of your own. Returning acknowledges the message; raising fails it, and it is delivered
-again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after the message in hand.
+Put your work into handle(), or use Worker in your own program. When the handler returns, the message is acknowledged. When it raises, the
+message has failed and is delivered again. Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop the worker after the
+current message.
 
-With the functions library (duestream functions load) failed messages come back after the backoff of the policy, Retry and DeadLetter do what
-they say, and what was read but not begun is given back on a stop. Without it a failed message comes back after the visibility timeout.
+With the functions library (duestream functions load), a failed message comes back after the backoff of the policy, Retry and DeadLetter have
+their effect, and messages that were read but not begun are released on a stop. Without it, a failed message comes back after the visibility
+timeout.
 
 DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 QUEUE, GROUP         required                               CONSUMER          default host-process
-BATCH                messages held at once, per partition; default 100
+BATCH                messages held at the same time, per partition; default 100
 ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
-FAIL_ONCE_PERCENT    this share of first attempts raises, to show that they come back; default 0
+FAIL_ONCE_PERCENT    this share of first attempts fails, to show that messages come back; default 0
 """
 import os
 import random
@@ -31,20 +33,20 @@ FAIL_ONCE_PERCENT = float(os.environ.get("FAIL_ONCE_PERCENT", "0"))
 
 
 def handle(message):
-    """Does the work of one message. It may be delivered again: make it harmless to do twice."""
+    """Does the work of one message. A message may be delivered again, so doing the work twice must be harmless."""
     if message.attempt == 1 and random.random() * 100 < FAIL_ONCE_PERCENT:
         raise RuntimeError("failing once, as asked")
 
 
 class Retry(Exception):
-    """Raised by a handler: deliver the message again in delay_ms."""
+    """A handler raises this to have the message delivered again after delay_ms."""
     def __init__(self, error, delay_ms):
         super().__init__(error)
         self.delay_ms = delay_ms
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: trying again will not help."""
+    """A handler raises this when another attempt will not help."""
 
 
 class Message:
@@ -55,11 +57,11 @@ class Message:
         self.id = self.raw_id.decode(errors="replace")
         self.attempt = int(text["attempt"]) if text.get("attempt", "").isdecimal() else 1
         self.headers = {name[2:]: value for name, value in text.items() if name.startswith("h:")}
-        self.lost = threading.Event()  # set when it was taken away from this worker: long work should stop then
+        self.lost = threading.Event()  # set when the message was given to another worker: long work should stop then
 
 
 class Worker:
-    """Calls handler(message) for the messages of a group: one at a time per partition, each partition in a thread of its own."""
+    """Calls handler(message) for the messages of a group, one at a time per partition. Each partition has its own thread."""
 
     def __init__(self, client, queue, group, handler, consumer=None, batch=100, acknowledged=None):
         self.client, self.queue, self.group, self.handler, self.batch = client, Queue(client, queue), group, handler, batch
@@ -67,13 +69,13 @@ class Worker:
         self.acknowledged = acknowledged or (lambda message: None)
         self.stopping, self.ended = threading.Event(), threading.Event()
         self.policy = None
-        self.held, self.lock = {}, threading.Lock()  # partition → entry → message, from delivery on
+        self.held, self.lock = {}, threading.Lock()  # by partition and entry: the messages that were delivered and not settled
 
     def stop(self):
         self.stopping.set()
 
     def run(self):
-        """Works until stop() is called, and what is in hand then is finished."""
+        """Works until stop() is called, and then finishes the current messages."""
         self.insist(self.read_policy)
         if self.policy is None:
             return
@@ -97,7 +99,7 @@ class Worker:
 
     def read_forever(self, partition):
         stream, after, delay = self.queue.key("stream", partition), ">", 0.1
-        start = self.insist(self.last_delivered, stream)  # what this consumer holds up to there was given to one before it: a bridge takes it back
+        start = self.insist(self.last_delivered, stream)  # earlier entries were read before: a bridge takes them back
         while not self.stopping.is_set():
             try:
                 reply = self.client.xreadgroup(self.group, self.consumer, {stream: after}, count=self.batch, block=2000)
@@ -107,7 +109,7 @@ class Worker:
                 self.work(partition, [Message(entry, fields) for entry, fields in entries if fields])
                 delay = 0.1
             except redis.ResponseError as err:
-                # A lost group is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+                # A lost group is always created again at 0. Before 7.2, a key that is deleted during a blocked read gives UNBLOCKED.
                 if str(err).startswith(("NOGROUP", "UNBLOCKED")):
                     self.insist(self.create_group, stream)
                     start = "0-0"
@@ -115,12 +117,12 @@ class Worker:
                     delay = self.pause(err, delay)
             except redis.RedisError as err:
                 delay = self.pause(err, delay)
-                # What a lost reply held is pending here: it is read again. Without the library failed messages are, too: they wait for their time.
+                # The entries of a lost reply are pending: read them again. Without the library, failed messages are pending too, and must wait.
                 after = ">" if self.queue.plain else start or ">"
 
     def last_delivered(self, stream):
         if self.queue.fcall("version", []) is None:
-            return None  # nothing will be read again, and a plain user may not ask
+            return None  # nothing will be read again, and a plain user may not run XINFO
         try:
             groups = self.client.xinfo_groups(stream)
         except redis.ResponseError as err:
@@ -147,7 +149,7 @@ class Worker:
                 self.let_go(partition, [m])
                 continue
             done.append(m)
-            if time.monotonic() - since > 0.01:  # fast ones together, slow ones at once
+            if time.monotonic() - since > 0.01:  # acknowledge fast ones together, and slow ones at once
                 self.acknowledge(partition, done)
                 done, since = [], time.monotonic()
         self.acknowledge(partition, done)
@@ -158,7 +160,7 @@ class Worker:
             self.let_go(partition, messages)
 
     def finish(self, partition, m):
-        """Whether the message is done; if not, it has been failed."""
+        """Returns whether the message is done. False means that its attempt has failed."""
         if m.recipient not in (b"", self.group.encode()):
             return True  # a retry for another group: acknowledged, and that is all
         try:
@@ -177,16 +179,16 @@ class Worker:
         return False
 
     def leave(self, script, partition, args):
-        """Takes entries out of the pending list by a script; without the library they stay in it until the visibility timeout."""
+        """Takes entries out of the pending list with a script. Without the library, they stay there until the visibility timeout."""
         self.queue.fcall(script, self.queue.keys("stream due payload meta dead wake", partition), self.group, *args)
 
     def limits(self):
-        """How often a message is tried, and for how long if that is limited."""
+        """Returns how often a message is attempted, and for how long if that is limited."""
         limit = self.policy["retry_for_ms"]
         return f"{self.policy['max_attempts']}{f' retry_for_ms={limit}' if limit else ''}"
 
     def delays(self):
-        """After the n-th failed attempt what the list says, or about retry_min × 2^(n-1), jittered by half, at most retry_max."""
+        """Returns the delays after failed attempts: the policy's list, or retry_min × 2^(n-1) for the n-th, varied by up to half, at most retry_max."""
         if self.policy["retry_delays_ms"] != "0":
             return self.policy["retry_delays_ms"]
         least, most = self.policy["retry_min_ms"], max(self.policy["retry_min_ms"], self.policy["retry_max_ms"])
@@ -216,7 +218,7 @@ class Worker:
                 self.held[partition].pop(m.entry, None)
 
     def extend_forever(self):
-        """Starts the visibility timeout of everything held anew, at a third of it."""
+        """Restarts the visibility timeout of all held messages whenever a third of it has passed."""
         while not self.ended.wait(min(self.policy["visibility_ms"] / 3000, 5)):
             try:
                 with self.lock:
@@ -241,7 +243,7 @@ class Worker:
         self.policy = self.queue.policy(self.group)
 
     def insist(self, call, *args):
-        """Repeats what is harmless to repeat until Redis answers; None when the worker is to stop first."""
+        """Repeats a call until Redis answers. The call must be harmless to repeat. Returns None if the worker has to stop before that."""
         delay = 0.1
         while True:
             try:
@@ -264,7 +266,7 @@ class Worker:
 def run_until_signal(worker):
     """Runs a worker until SIGTERM or SIGINT."""
     signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads: this one waits for them
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads, because this one waits for them
     thread = threading.Thread(target=worker.run)
     thread.start()
     signal.sigwait(signals)

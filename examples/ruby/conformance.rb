@@ -1,14 +1,14 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# The examples under test: `duestream conformance --worker -- ruby conformance.rb worker`, and --producer with `producer`, with --level complete, too.
-# On stdout are only the lines of JSON that the test reads.
+# The examples in the form that `duestream conformance` runs: --worker -- ruby conformance.rb worker, or --producer -- ruby conformance.rb producer,
+# also with --level complete. Standard output has only the JSON lines that the test reads.
 
 require "json"
 require_relative "producer"
 require_relative "worker"
 
-Encoding.default_external = Encoding::UTF_8 # whatever the locale says
+Encoding.default_external = Encoding::UTF_8 # independent of the locale
 $stdout.sync = true
 url = ENV.fetch("DUESTREAM_REDIS_URL", "redis://127.0.0.1:6379")
 prefix = ENV.fetch("DUESTREAM_PREFIX", "duestream")

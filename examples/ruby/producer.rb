@@ -1,12 +1,12 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# Schedules a message from Ruby: redis-rb 4.8 (Debian: ruby-redis), with plain commands, or by the functions library where it is loaded.
+# Schedules a message from Ruby with redis-rb 4.8 (Debian: ruby-redis). It uses the functions library where that is loaded, or else plain commands.
 #
 #   ruby producer.rb emails order-42 --in 900 --payload 'close the order' --header kind=order
 #
-# An ID that is still scheduled is refused by the library, and written over by plain commands.
-# DUESTREAM_REDIS_URL and DUESTREAM_PREFIX as for worker.rb.
+# If a message with this ID is still scheduled, the library refuses the ID, and plain commands overwrite the message.
+# DUESTREAM_REDIS_URL and DUESTREAM_PREFIX are as for worker.rb.
 
 require "json"
 require "optparse"
@@ -15,11 +15,11 @@ require "securerandom"
 require "zlib"
 
 module Duestream
-  # Schedules messages of one queue. It repeats what a broken connection or a starting server interrupts for some seconds, then raises.
-  # The library knows a call that is repeated; plain commands schedule once more what was delivered before the repetition.
+  # Schedules messages of one queue. When a broken connection or a starting server interrupts a call, it repeats the call for some seconds, and
+  # then raises. The library recognizes a repeated call. Plain commands schedule a message again if it was delivered before the repetition.
   class Producer
     REFRESH = 5 # seconds until a new partition is noticed
-    # What a broken connection ends in, beside redis-rb's own errors.
+    # The errors of a broken connection, besides redis-rb's own.
     BROKEN = [SystemCallError, IOError, SocketError, *(OpenSSL::SSL::SSLError if defined?(OpenSSL::SSL))].freeze
 
     def initialize(redis, queue, prefix: "duestream", patience: 15)
@@ -27,9 +27,9 @@ module Duestream
       @count, @refresh_at, @done = 1, 0, {}
     end
 
-    # True: the message is scheduled. False: one of this ID is already, as the library says, or was within its dedup_ms.
+    # Returns true if the message was scheduled, and false if the library reports that the ID is scheduled already, or was within its dedup_ms.
     def schedule(id, due_ms, payload: "", headers: {}, max_attempts: nil, expires_ms: nil, dedup_ms: 0)
-      meta = headers.to_h { |name, value| ["h:#{name}", value.to_s] } # strings all of them
+      meta = headers.to_h { |name, value| ["h:#{name}", value.to_s] } # all values are strings
       meta["max_attempts"] = max_attempts.to_s if max_attempts
       meta["expires_ms"] = expires_ms.to_s if expires_ms
       meta = meta.empty? ? "" : JSON.generate(meta)
@@ -41,7 +41,7 @@ module Duestream
       end
     end
 
-    # A point in time by the server's clock, which decides.
+    # Returns a point in time by the server's clock, because that clock decides.
     def in_ms(delay)
       seconds, micros = @redis.time
       seconds * 1000 + micros / 1000 + delay
@@ -54,8 +54,8 @@ module Duestream
     end
 
     def write(key, id, due_ms, payload, meta)
-      @redis.multi do |transaction| # a bridge never sees a part of it
-        # What an earlier message of this ID has left is overwritten, or deleted.
+      @redis.multi do |transaction| # a bridge never sees only a part of it
+        # The fields that an earlier message with this ID left behind are overwritten or deleted.
         payload.empty? ? transaction.hdel("#{key}payload", id) : transaction.hset("#{key}payload", id, payload)
         meta.empty? ? transaction.hdel("#{key}meta", id) : transaction.hset("#{key}meta", id, meta)
         transaction.zadd("#{key}due", due_ms, id) # after the body
@@ -64,7 +64,7 @@ module Duestream
       true
     end
 
-    # The same by the library. nil: it is not there.
+    # Does the same with the library. Returns nil if that is not loaded.
     def call(key, token, id, due_ms, payload, meta, dedup_ms)
       return unless @functions
 
@@ -72,7 +72,7 @@ module Duestream
       verdict, = @redis.call("FCALL", "duestream_schedule", 7, *names, token, @done.fetch(key, ""), 60_000, id, due_ms, payload, meta, dedup_ms)
       raise ArgumentError, "malformed: #{meta}" if verdict.negative?
 
-      @done[key] = token # need not be remembered any longer
+      @done[key] = token # the server may forget it
       verdict.positive?
     rescue Redis::CommandError => e
       raise unless e.message.match?(/\A(ERR Function not found|ERR unknown command|NOPERM)/)
@@ -80,20 +80,20 @@ module Duestream
       @functions = nil
     end
 
-    # Makes the queue known to the bridges, which otherwise find it by themselves within seconds or minutes, and learns its partitions.
+    # Registers the queue with the bridges, which would otherwise find it within seconds or minutes, and reads its partition count.
     def refresh
-      @functions = true # until one is not found
+      @functions = true # until a function is not found
       @refresh_at = now + REFRESH
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1")
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      @count = [@count, *counts.select { |n| n <= 256 }].max # never fewer than before
+      @count = [@count, *counts.select { |n| n <= 256 }].max # the count never decreases
     rescue Redis::CommandError => e
-      raise unless e.message.start_with?("NOPERM") # who may not read it uses the first one
+      raise unless e.message.start_with?("NOPERM") # a user who may not read it uses the first partition
     end
 
-    # The name under which the partition of a message has its keys.
+    # Returns the name of the message's partition, as in its keys.
     def partition(id)
       i = Zlib.crc32(id) % @count
       i.zero? ? @queue : "#{@queue}/#{i}"

@@ -5,16 +5,16 @@
 #
 #   QUEUE=emails GROUP=billing ruby worker.rb
 #
-# The block given to Worker#run does the work of one message: returning acknowledges it; raising leaves it pending, and it is
-# delivered again after the visibility timeout. Where the functions library of duestream is loaded, raising has it delivered again
-# after the backoff, Duestream::Retry after a delay of your own, and Duestream::DeadLetter makes a dead letter of it at once.
-# Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop after what is in hand.
+# The block given to Worker#run does the work of one message. When it returns, the message is acknowledged. When it raises, the message stays
+# pending and is delivered again after the visibility timeout. Where the functions library of duestream is loaded, a message whose handler raises
+# is delivered again after the backoff, or after the delay of a Duestream::Retry. Duestream::DeadLetter makes a dead letter of it at once.
+# Each acknowledged message prints one line: ID, attempt. SIGTERM and SIGINT stop the worker after the current message.
 #
 # DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 # QUEUE, GROUP         required                               CONSUMER          default host-process
-# BATCH                messages read at once, of each partition; default 10
+# BATCH                messages read in one call, of each partition; default 10
 # ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
-# FAIL_ONCE_PERCENT    this share of first attempts raises, to show that they come back; default 0
+# FAIL_ONCE_PERCENT    this share of first attempts fails, to show that messages come back; default 0
 
 require "erb"
 require "redis"
@@ -23,10 +23,10 @@ require "socket"
 module Duestream
   Message = Struct.new(:queue, :entry, :id, :payload, :attempt, :headers, :for, :lost, keyword_init: true)
 
-  # What a handler raises to have its message dead-lettered.
+  # A handler raises this to have its message dead-lettered.
   class DeadLetter < StandardError; end
 
-  # What a handler raises to have its message delivered again after a delay of its own, in seconds.
+  # A handler raises this to have its message delivered again after this delay, in seconds.
   class Retry < StandardError
     attr_reader :delay
 
@@ -36,44 +36,44 @@ module Duestream
     end
   end
 
-  # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. For a server of its own:
-  # on a cluster each partition needs a read, and a connection, of its own.
+  # Reads all partitions of a queue as one consumer of a group, and handles the messages one after the other. This does not work on a cluster,
+  # where each partition needs its own read and its own connection.
   class Worker
-    REFRESH = 5 # seconds until a new partition, another setting or a library loaded meanwhile is noticed
-    GRACE = 5 # seconds after a stop, in which what was read before is still begun, if it cannot be released
+    REFRESH = 5 # seconds until a new partition, a changed setting or a loaded library is noticed
+    GRACE = 5 # for so many seconds after a stop, messages that cannot be released are still begun
     TEN_YEARS = 315_360_000_000
     BUILT_IN = { "visibility_ms" => 30_000, "max_attempts" => 40, "retry_min_ms" => 1000, "retry_max_ms" => 3_600_000,
                  "retry_for_ms" => 0 }.freeze
     LIMITS = { "visibility_ms" => 100..604_800_000, "max_attempts" => 1..1_000_000,
                "retry_min_ms" => 1..TEN_YEARS, "retry_max_ms" => 1..TEN_YEARS, "retry_for_ms" => 0..TEN_YEARS }.freeze
-    # What a broken connection ends in, beside redis-rb's own errors.
+    # The errors of a broken connection, besides redis-rb's own.
     BROKEN = [SystemCallError, IOError, SocketError, *(OpenSSL::SSL::SSLError if defined?(OpenSSL::SSL))].freeze
 
     def initialize(url, queue:, group:, consumer:, prefix: "duestream", batch: 10)
       @url, @queue, @group, @consumer, @prefix, @batch = url, queue, group, consumer, prefix, batch
       @redis = Redis.new(url: url)
-      @queues = [queue] # its partitions, under the names that their keys have
-      @starts = {} # of each: the last entry that the group had been given before this worker read
+      @queues = [queue] # the names of its partitions, as in their keys
+      @starts = {} # by partition: the last entry that the group had been given before this worker began to read
       @held, @lock = [], Mutex.new # messages whose visibility timeout must not run out
       @wake, @stop = IO.pipe
       @failures = @join_at = 0
     end
 
-    # Handles messages until it is told to stop; acknowledged is called with each that is done.
+    # Handles messages until stop is called, and calls acknowledged with each message that is done.
     def run(acknowledged: nil, &handler)
       extender = Thread.new { extend_held }
       extender.abort_on_exception = true
       until @stopped_at
         begin
           if now >= @join_at
-            fresh = @join_at.zero? # after an error; at the start there is nothing yet
+            fresh = @join_at.zero? # the first time, and after an error
             join
             work_on(unseen, acknowledged, &handler) if fresh
           end
           work_on(read, acknowledged, &handler)
           @failures = 0
         rescue Redis::BaseError, *BROKEN => e
-          # A group that was lost is created again at 0, every time. Before 7.2 a key deleted under a blocked read says UNBLOCKED.
+          # A lost group is always created again at 0. Before 7.2, a key that is deleted during a blocked read gives UNBLOCKED.
           @join_at = 0
           pause(e) unless e.message.start_with?("NOGROUP", "UNBLOCKED")
         end
@@ -82,7 +82,7 @@ module Duestream
       extender&.kill
     end
 
-    # Ends run; also from a signal handler.
+    # Makes run end. A signal handler may call it.
     def stop
       @stopped_at ||= now
       @stop.write_nonblock(".", exception: false)
@@ -98,13 +98,13 @@ module Duestream
       "#{@prefix}:{#{queue}}:#{name}"
     end
 
-    # Registers the queue, learns its partitions, and creates the group on each.
+    # Registers the queue, reads its partition count, and creates the group in each partition.
     def join
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1") # the bridges do not know it yet
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      count = [@queues.size, *counts.select { |n| n <= 256 }].max # never fewer than before
+      count = [@queues.size, *counts.select { |n| n <= 256 }].max # the count never decreases
       @queues = [@queue, *(1...count).map { |i| "#{@queue}/#{i}" }]
       @functions = library?
       @queues.each do |queue|
@@ -112,26 +112,26 @@ module Duestream
         @starts[queue] = "0-0"
       rescue Redis::CommandError => e
         raise unless e.message.start_with?("BUSYGROUP")
-        @starts[queue] ||= last_delivered(queue) if @functions # else nothing is asked for, and a user need not be allowed to
+        @starts[queue] ||= last_delivered(queue) if @functions # needed with the library only; other users may lack permission for XINFO
       end
       @join_at = now + REFRESH
     end
 
-    # The last entry that the group was given.
+    # Returns the last entry that the group was given.
     def last_delivered(queue)
       @redis.xinfo(:groups, key(queue, "stream")).find { |group| group["name"] == @group }["last-delivered-id"]
     end
 
-    # Whether the functions library is there, and for this user.
+    # Returns whether the functions library is loaded, and this user may call it.
     def library?
       !@redis.call("FCALL", "duestream_version", 0).empty?
     rescue Redis::CommandError
       false
     end
 
-    # What a cut connection kept from this worker: it is pending, and nobody works on it. Without the library it cannot be told from what
-    # has failed. Reading it once more by XREADGROUP would count as an attempt. What a former worker of its name held when it crashed lies
-    # before the start, and is left to the bridges, which count that as an attempt.
+    # Returns the messages that a cut connection kept from this worker: they are pending, and nobody works on them. Without the library, they
+    # cannot be distinguished from messages that have failed. Reading them again with XREADGROUP would count as an attempt. The entries that a
+    # crashed worker of the same name held are before the start. They are left to the bridges, which count that as an attempt.
     def unseen
       return [] unless @functions
 
@@ -158,7 +158,7 @@ module Duestream
     def work_on(messages, acknowledged, &handler)
       hold(messages)
       messages.each do |message|
-        if ![@group.b, ""].include?(message.for) # a retry for another group: acknowledged, and that is all
+        if ![@group.b, ""].include?(message.for) # a retry for another group: it is only acknowledged
           persist { @redis.xack(key(message.queue, "stream"), @group, message.entry) }
         elsif !message.lost && (!@stopped_at || (!persist { leave("release", message) } && now < @stopped_at + GRACE))
           handle(message, acknowledged, &handler)
@@ -182,7 +182,7 @@ module Duestream
       acknowledged&.call(message) if verdict == 1 && !error
     end
 
-    # Tells how the work of a message ended. Returns 0 when it was lost meanwhile, and nil when it stays pending.
+    # Reports how the work of a message ended. Returns 0 if the message was lost meanwhile, and nil if it stays pending.
     def settle(message, error)
       return leave("ack", message, keys: %w[stream]) || @redis.xack(key(message.queue, "stream"), @group, message.entry) unless error
       return leave("dead_letter", message, error.message) if error.is_a?(DeadLetter)
@@ -194,7 +194,7 @@ module Duestream
       leave("retry", message, "retry", delay, "max_attempts", error.message, options: [limits, delays(message)])
     end
 
-    # Calls a function that takes a message out of the pending list. nil: the library is not there.
+    # Calls a function that takes a message out of the pending list. Returns nil if the library is not loaded.
     def leave(name, message, *args, keys: %w[stream due payload meta dead wake], options: [])
       function(@redis, name, message.queue, keys, *options, message.entry, message.id, *args)&.first
     end
@@ -209,7 +209,7 @@ module Duestream
       @functions = nil
     end
 
-    # Repeats what must not be forgotten until Redis has taken it. All of it is harmless to repeat.
+    # Repeats a call that must not be lost until Redis has executed it. All these calls are harmless to repeat.
     def persist
       yield
     rescue Redis::BaseError, *BROKEN => e
@@ -219,7 +219,7 @@ module Duestream
       retry
     end
 
-    # Waits after an error, longer from one to the next, but not for a stop.
+    # Waits after an error, longer each time. A stop ends the wait.
     def pause(error)
       warn "worker.rb: #{error.message}"
       @failures += 1
@@ -231,8 +231,8 @@ module Duestream
       @lock.synchronize { @held = messages }
     end
 
-    # Starts the visibility timeout of everything held anew, at a third of it. Runs in a thread with a connection of its own; a handler
-    # that keeps Ruby's lock, in an extension written in C, keeps the thread waiting.
+    # Restarts the visibility timeout of all held messages whenever a third of it has passed. It runs in a thread with its own connection. A C
+    # extension that a handler calls may hold Ruby's lock, and this thread then has to wait.
     def extend_held
       redis = Redis.new(url: @url)
       interval = 0
@@ -240,7 +240,7 @@ module Duestream
         sleep interval
         held = @lock.synchronize { @held }
         held.group_by(&:queue).each do |queue, messages|
-          messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # for a long handler to look at
+          messages.zip(extend_all(redis, queue, messages)) { |message, kept| message.lost = true unless kept } # a long handler can check this
         end
         interval = [setting(@queue, "visibility_ms", redis) / 3000.0, REFRESH].min
       rescue Redis::BaseError, *BROKEN => e
@@ -249,7 +249,7 @@ module Duestream
       end
     end
 
-    # Whether each message was extended; one that was not is somebody else's now.
+    # Returns for each message whether it was extended. If not, another consumer has it now.
     def extend_all(redis, queue, messages)
       reply = function(redis, "extend", queue, %w[stream dead], @consumer, *messages.flat_map { |message| [message.entry, message.id] })
       return reply.map(&:positive?) if reply
@@ -258,7 +258,7 @@ module Duestream
       messages.map { |message| kept.include?(message.entry) }
     end
 
-    # The delays after failed attempts, in milliseconds, with commas between: the list of the policy, or the delay after this attempt.
+    # Returns the delays after failed attempts, in milliseconds, separated by commas: the policy's list, or the delay after this attempt.
     def delays(message)
       list = levels(message.queue, "retry_delays_ms").grep(/\A\d+(,\d+)*\z/).first
       return list if list && list != "0"
@@ -267,7 +267,7 @@ module Duestream
       [(least * 2**[message.attempt - 1, 40].min * rand(0.5..1.5)).ceil, most].min
     end
 
-    # The group's own setting, the queue's, the defaults', or the built-in one. What is outside its limits is passed over.
+    # Returns the setting of the group, the queue or the defaults, or else the built-in value. Values outside the limits are ignored.
     def setting(queue, name, redis = @redis)
       levels(queue, name, redis).grep(/\A\d+\z/).map(&:to_i).find { |value| LIMITS[name].cover?(value) } || BUILT_IN[name]
     end
@@ -296,7 +296,7 @@ if $PROGRAM_NAME == __FILE__
   end
   percent = ENV.fetch("FAIL_ONCE_PERCENT", 0).to_f
   worker.run(acknowledged: done) do |message|
-    # The work of one message. It may be delivered again: make it harmless to do twice.
+    # The work of one message. A message may be delivered again, so doing the work twice must be harmless.
     raise "failing once, as asked" if message.attempt == 1 && rand * 100 < percent
   end
 end

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What producer.sh and worker.sh share; they set queue.
+# The code that producer.sh and worker.sh share. They set queue before they use it.
 #
 # DUESTREAM_REDIS_URL  default redis://127.0.0.1:6379         DUESTREAM_PREFIX  default duestream
 # REDIS_CLI            default redis-cli (7.0 or later), or valkey-cli
@@ -7,7 +7,7 @@ export LC_ALL=C # strings are bytes
 prefix=${DUESTREAM_PREFIX:-duestream}
 cli=("${REDIS_CLI:-redis-cli}" -u "${DUESTREAM_REDIS_URL:-redis://127.0.0.1:6379}" --no-auth-warning)
 
-# redis COMMAND… — one command; fails, and says why, when Redis refuses it or is away.
+# redis COMMAND… — runs one command. It fails and prints the reason when Redis refuses the command or cannot be reached.
 redis() {
   local reply
   if ! reply=$("${cli[@]}" -e "$@" 2>&1 </dev/null); then
@@ -17,15 +17,15 @@ redis() {
   printf '%s\n' "$reply"
 }
 
-# keys PARTITION KIND… — sets keys.
+# keys PARTITION KIND… — sets keys to the names of the keys of these kinds.
 keys() {
   local n=${1#0} kind
   keys=()
   for kind in "${@:2}"; do keys+=("$prefix:{${queue:?}${n:+/$n}}:$kind"); done
 }
 
-# partitions — sets count, the greatest that the queue ever had; asks the registry every 5 s. A queue that is not there, or no longer, is made
-# known to the bridges; without that they find it by themselves within seconds or minutes.
+# partitions — sets count to the largest partition count that the queue has had. It reads the registry every 5 s. If the registry does not have
+# the queue, it registers it with the bridges. Without this, they find it on their own within seconds or minutes.
 count=1 look_again=0
 partitions() {
   local known n

@@ -11,8 +11,8 @@ set -euo pipefail
 # shellcheck source=examples/shell/duestream.sh
 . "$(dirname "${BASH_SOURCE[0]}")/duestream.sh"
 
-# Without the library: the transaction of docs/PROTOCOL.md section 7 as one script, because redis-cli connects again by itself, and what
-# it sends then would be outside a MULTI.
+# This replaces the library: the transaction of docs/PROTOCOL.md section 7 as one script. redis-cli reconnects on its own, and the commands that
+# it sends then would be outside the MULTI.
 transaction='
 local due = ARGV[2]
 if string.sub(due, 1, 1) == "+" then
@@ -25,16 +25,16 @@ redis.call("ZADD", KEYS[3], due, ARGV[1])
 redis.call("XADD", KEYS[4], "MAXLEN", "1", "*", "due_ms", due)
 return due'
 
-# partition_of ID COUNT — the CRC-32 of the ID, as gzip writes it at the end of a file, modulo the count.
+# partition_of ID COUNT — prints the CRC-32 of the ID, which gzip writes at the end of a file, modulo the count.
 partition_of() {
   if [ "$2" = 1 ]; then echo 0; else echo $(($(printf '%s' "$1" | gzip -c | tail -c 8 | od -An -N4 -tu4 --endian=little) % $2)); fi
 }
 
-# send ID WHEN META FILE [DEDUP] — sets answer, and fails when it is none. The partition is decided before the first try: what is repeated goes
-# where that may have put it, whatever the queue has grown to meanwhile.
+# send ID WHEN META FILE [DEDUP] — sends the message once and sets answer. It fails without a useful answer. The partition is decided before the
+# first attempt: a repetition must use the same partition, even if the queue has grown meanwhile.
 plain_until=0
 send() {
-  local body=@$token # stands for the payload, and for nothing else
+  local body=@$token # stands for the payload only
   answer='no connection'
   if [ -z "$partition" ]; then
     partitions || return
@@ -49,11 +49,11 @@ send() {
   answer=$("${cli[@]}" -e -X "$body" EVAL "$transaction" 4 "${keys[@]}" "$1" "$2" "$body" "$3" <"$4" 2>&1)
 }
 
-# schedule ID WHEN META FILE [DEDUP] — WHEN is Unix ms, or +ms; META a JSON object of strings, or empty; FILE holds the payload; for DEDUP ms the
-# ID is refused, also when it was delivered: by the functions library only. Sets answer to the due time, or fails and sets it to the reason.
-# Repeats what a lost connection stops, for 15 s.
+# schedule ID WHEN META FILE [DEDUP] — schedules a message. WHEN is Unix ms, or +ms; META is a JSON object of strings, or empty; FILE has the
+# payload. The ID is refused for DEDUP ms, even after the delivery; only the functions library supports this. Sets answer to the due time, or fails
+# and sets it to the reason. When the connection is lost, it repeats the call for 15 s.
 schedule() {
-  local partition='' token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # by its token the script knows a call that is repeated
+  local partition='' token=$RANDOM-$$-$EPOCHREALTIME end=$((SECONDS + 15)) # with it, the script recognizes a repeated call
   until send "$@"; do
     case $answer in
       'no connection' | *'Could not connect'* | *'closed the connection'* | 'Error: '* | *LOADING* | *READONLY* | *'I/O error'*) ;;
@@ -69,7 +69,7 @@ schedule() {
   answer=${answer##*$'\n'}
 }
 
-# json TEXT — as it stands between the quotes of a JSON string.
+# json TEXT — prints the text in the form that it has between the quotes of a JSON string.
 json() {
   local s=${1//\\/\\\\}
   s=${s//\"/\\\"} s=${s//$'\n'/\\n} s=${s//$'\t'/\\t}

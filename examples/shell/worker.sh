@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# A duestream worker in nothing but bash and redis-cli (7.0 or later, or valkey-cli).
+# A duestream worker that needs only bash and redis-cli (7.0 or later, or valkey-cli).
 #
 #   QUEUE=emails GROUP=billing ./worker.sh                  acknowledges every message
 #   QUEUE=emails GROUP=billing ./worker.sh ./send-email     runs a command per message: the payload on its standard input,
 #                                                           ID, ATTEMPT, DUE_MS, ENTRY in its environment, and in HEADERS
 #                                                           the headers as a JSON object of strings
 #
-# Exit status 0 of the command acknowledges the message. Any other leaves it pending: it is delivered again after the visibility timeout.
-# SIGTERM to the command means that the message was lost to another worker. Each acknowledged message prints one line: ID, attempt.
-# SIGTERM and SIGINT stop the worker after the message in hand.
+# If the command exits with status 0, the message is acknowledged. Otherwise it stays pending, and is delivered again after the visibility timeout.
+# SIGTERM to the command means that another worker got the message. Each acknowledged message prints one line: ID, attempt.
+# SIGTERM and SIGINT stop the worker after the current message.
 #
 # QUEUE, GROUP         required                               CONSUMER          default host-process
 # ACK_LOG              file that gets "ID attempt entry" after each acknowledgement
-# FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that they come back; default 0
+# FAIL_ONCE_PERCENT    this share of first attempts is left pending, to show that messages come back; default 0
 # DUESTREAM_REDIS_URL, DUESTREAM_PREFIX and REDIS_CLI as in duestream.sh
 #
-# One read covers all partitions, so they have to be on one server: not for clusters. A binary payload of 1 MiB takes bash some seconds.
+# One read covers all partitions, so they have to be on one server, and clusters do not work. A binary payload of 1 MiB takes bash some seconds.
 # shellcheck disable=SC1003 # '\\' is two backslashes
 set -uf
 : "${QUEUE:?the queue to read}" "${GROUP:?the consumer group to read as}"
@@ -26,11 +26,11 @@ consumer=${CONSUMER:-$(uname -n)-$$} log=${ACK_LOG:-/dev/null} percent=${FAIL_ON
 stopping=''
 trap 'stopping=1' TERM INT
 
-# An argument as redis-cli reads it from its standard input.
+# Prints an argument in the form that redis-cli reads from its standard input.
 quote() { local s=${1//\\/\\\\}; printf '"%s"' "${s//\"/\\\"}"; }
 group=$(quote "$GROUP") me=$(quote "$consumer")
 
-# One redis-cli serves all commands: a line in, a line of JSON out, also when a payload has line breaks.
+# One redis-cli runs all commands. It reads one line per command and writes one line of JSON, even if a payload has line breaks.
 connect() {
   if [ -n "${CLI_PID:-}" ]; then
     kill -KILL "$CLI_PID" 2>/dev/null
@@ -42,8 +42,8 @@ connect() {
 }
 from_cli=''
 
-# read_reply — reads the beginning of a reply. When the connection breaks, redis-cli prints the lines that are skipped here, connects,
-# and sends the command again. Ending it at such a line would lose a message that the server has just given to it.
+# read_reply — reads the beginning of a reply. When the connection breaks, redis-cli prints the lines that are skipped here, reconnects, and
+# sends the command again. Ending redis-cli at such a line would lose a message that the server has just delivered to it.
 read_reply() {
   local patience=5
   while IFS= read -r -n 8192 -t "$patience" reply <&"$from_cli"; do
@@ -52,28 +52,28 @@ read_reply() {
   return 1
 }
 
-# call COMMAND — sends a command and sets reply. Fails when there is no sensible one; the connection is then made anew.
+# call COMMAND — sends a command and sets reply. It fails without a usable reply; the caller then reconnects.
 call() {
   reply=
   if ! { printf '%s\n' "$1" >&"${CLI[1]-}" && read_reply; } 2>/dev/null; then
     reply="error:\"no reply from redis\""
-  elif [ "${#reply}" = 8192 ]; then # reading and parsing takes its time, and the entry ages meanwhile
+  elif [ "${#reply}" = 8192 ]; then # reading and parsing take time, so extend the entry meanwhile
     if [[ ${reply:0:1000} =~ ^\{\"([^\"\\]+)\":\[\[\"([0-9-]+)\" ]]; then
       of=("${BASH_REMATCH[1]}") entries=("${BASH_REMATCH[2]}")
       start_extending 0
     fi
-    reply=$(printf '%s' "$reply"; timeout 30 head -n 1 <&"$from_cli") # faster than bash, which reads pipes byte by byte
+    reply=$(printf '%s' "$reply"; timeout 30 head -n 1 <&"$from_cli") # faster than bash, because bash reads pipes byte by byte
     case $reply in *'}') ;; *) reply="error:\"half a reply from redis\"" ;; esac
   fi
   case $reply in '{'* | '['* | '"'* | null | [0-9]*) delay=1; return 0 ;; error:*) ;; *) reply="error:\"$reply\"" ;; esac
   return 1
 }
 
-# recover — after an error: lost groups are created again, at 0; anything else is given a second, then two, then four.
+# recover — handles an error. It creates lost groups again at 0. After any other error it waits one second, then two, then four, and reconnects.
 recover() {
   local stream
   case $reply in
-    error:\"NOGROUP* | error:\"UNBLOCKED*) # the latter before 7.2, when the key vanished under a blocked read
+    error:\"NOGROUP* | error:\"UNBLOCKED*) # UNBLOCKED before 7.2, when the key was deleted during a blocked read
       for stream in "${streams[@]}"; do
         call "XGROUP CREATE $stream $group 0 MKSTREAM" || case $reply in error:\"BUSYGROUP*) ;; *) break ;; esac
       done
@@ -97,7 +97,7 @@ look() {
   looked=$SECONDS
 }
 
-# extend_every — prints a third of the visibility timeout, in seconds: the group's own setting, the queue's, the defaults', or 30 s.
+# extend_every — prints a third of the visibility timeout, in seconds. That is the setting of the group, the queue or the defaults, or 30 s.
 extend_every() {
   local ms
   keys 0 policy
@@ -108,12 +108,12 @@ extend_every() {
   printf '%d.%03d' $((ms / 3000)) $((ms / 3 % 1000))
 }
 
-# The group as it stands in names of settings: percent-encoded.
+# The group is percent-encoded in the names of settings.
 encoded=$(printf '%s' "$GROUP" | od -An -v -tx1 | tr -d '\n' | sed 's/ /%/g' | tr a-f A-F)
 for c in {0..9} {A..Z} {a..z} - . _ '~'; do printf -v hex '%%%02X' "'$c"; encoded=${encoded//$hex/$c}; done
 
-# parse — sets entries, and of each the part of its stream and of its first and last field, from the reply: {"stream":[["entry",["id","…",…]],…],…}.
-# What stands in quotes is told from what does not by cutting at the quotes; escaped ones are put aside before, as bytes that JSON never holds.
+# parse — sets entries from the reply {"stream":[["entry",["id","…",…]],…],…}, and for each entry its stream and the positions of its first and last
+# field. It cuts the reply at the quotes, to separate strings from the rest. Before that, it replaces escaped quotes by bytes that JSON never contains.
 parse() {
   local text i stream
   if [ "${#reply}" -lt 65536 ]; then
@@ -153,7 +153,7 @@ load() {
   escaped "{${headers#,}}" && headers_json=$text_of
 }
 
-# escaped TEXT — sets text_of to the JSON as it came. plain TEXT — to what the string says: printf %b knows \n, \t, \u…
+# escaped TEXT — sets text_of to the JSON as it was received. plain TEXT — sets it to the content of the string; printf %b decodes \n, \t, \u…
 escaped() {
   text_of=${1//$'\2'/'\"'}
   text_of=${text_of//$'\1'/'\\'}
@@ -164,11 +164,11 @@ plain() {
   case $text_of in *\\*) text_of=$(printf '%b.' "$text_of") && text_of=${text_of%.} ;; esac
 }
 
-# extend N [COMMAND-PID] — starts the visibility timeout of the n-th entry and those that wait behind it anew, again and again, while this
-# worker lives; with no command yet, also at once. Ends the command when its entry was lost.
+# extend N [COMMAND-PID] — restarts the visibility timeouts of the n-th entry and of the entries after it, periodically, as long as this worker
+# runs. Without a command, it also does so at once. It ends the command if its entry was lost.
 extend() {
   local i reply round=0 looked=$SECONDS
-  exec 9<> <(:) # never readable: a wait
+  exec 9<> <(:) # never readable, so read only waits
   until [ "$round$#" != 01 ] && IFS= read -r -t "$period" -u 9 || ! kill -0 $$ 2>/dev/null; do
     for ((i = $1; i < ${#entries[@]}; i++)); do
       plain "${of[i]}"
@@ -204,7 +204,7 @@ stop_extending() {
   extender=''
 }
 
-# work N COMMAND… — whether the message in hand is done.
+# work N COMMAND… — runs the command for the current message, and succeeds if the message is done.
 work() {
   local n=$1 command status
   shift
@@ -213,7 +213,7 @@ work() {
   body | ID=$id ATTEMPT=$attempt DUE_MS=$due_ms ENTRY=$entry HEADERS=$headers_json "$@" &
   command=$!
   start_extending "$n" "$command"
-  until wait "$command"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$command" 2>/dev/null; do :; done # signals interrupt it
+  until wait "$command"; status=$?; [ "$status" -le 128 ] || ! kill -0 "$command" 2>/dev/null; do :; done # signals interrupt wait
   stop_extending
   return "$status"
 }

@@ -1,5 +1,5 @@
-// Package acl derives from the sources what each documented user must be allowed: which scripts the program of its role can run,
-// and which commands it sends beside them.
+// Package acl derives the rights that each documented user needs from the source code: the scripts that the program
+// of its role can run, and the commands that it sends besides them.
 package acl
 
 import (
@@ -21,16 +21,16 @@ import (
 
 const module = "github.com/duestream/duestream"
 
-// code is the module's packages, type-checked, as a graph of what can call what.
+// code is the type-checked source of the module, as a call graph.
 type code struct {
 	fset  *token.FileSet
-	calls map[types.Object][]types.Object // of functions and package variables
-	sends map[types.Object][]string       // commands of its own text
-	names map[string]types.Object         // "bridge.Client.Schedule"
+	calls map[types.Object][]types.Object // calls and references of functions and package variables
+	sends map[types.Object][]string       // commands that its own body sends
+	names map[string]types.Object         // by name, such as "bridge.Client.Schedule"
 	all   []*types.Named
 }
 
-// loadCode reads the packages that the given ones consist of.
+// loadCode loads the given packages and their dependencies within the module.
 func loadCode(dir string, paths ...string) (*code, error) {
 	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export"}, paths...)...)
 	list.Dir, list.Stderr = dir, os.Stderr
@@ -135,7 +135,7 @@ func (c *code) declaration(pkg string, info *types.Info, d ast.Decl) {
 	}
 }
 
-// body notes what a function, or a variable's value, refers to, and which commands it builds.
+// body records what a function, or the value of a variable, refers to, and which commands it builds.
 func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -159,7 +159,7 @@ func (c *code) body(of types.Object, info *types.Info, node ast.Node) {
 	})
 }
 
-// call notes the commands that are given as text, and the scripts.
+// call records commands that are given as text, and scripts.
 func (c *code) call(of types.Object, info *types.Info, n *ast.CallExpr) {
 	text := func(i int) string {
 		if i < len(n.Args) && info.Types[n.Args[i]].Value != nil && info.Types[n.Args[i]].Value.Kind() == constant.String {
@@ -192,7 +192,7 @@ var containers = map[string]bool{
 	"SCRIPT": true, "SENTINEL": true, "SLOWLOG": true, "XGROUP": true, "XINFO": true,
 }
 
-// builds returns the command that a method of the client library's builder stands for.
+// builds returns the command that a method of the client library's builder builds, or "".
 func builds(f *types.Func) string {
 	recv := f.Signature().Recv()
 	if recv == nil {
@@ -218,8 +218,8 @@ func builds(f *types.Func) string {
 	return name
 }
 
-// reach returns the commands, and the scripts, that can be sent by what is called from roots, with one way that leads there. What
-// is in without is not gone into.
+// reach returns the commands and scripts that functions called from roots can send, each with one call path. It does
+// not follow calls of the functions in without.
 func (c *code) reach(roots, without []string) (map[string]string, error) {
 	found, seen, from := map[string]string{}, map[types.Object]bool{}, map[types.Object]types.Object{}
 	var queue []types.Object
@@ -263,7 +263,7 @@ func (c *code) reach(roots, without []string) (map[string]string, error) {
 	return found, nil
 }
 
-// way tells how something is reached, from the end.
+// way describes the call path to a function, from its end.
 func way(of types.Object, from map[types.Object]types.Object) string {
 	var steps []string
 	for seen := map[types.Object]bool{}; of != nil && !seen[of]; of = from[of] {
@@ -273,7 +273,7 @@ func way(of types.Object, from map[types.Object]types.Object) string {
 	return strings.Join(steps, " < ")
 }
 
-// implementations returns the module's own methods that a call of an interface's method may mean.
+// implementations returns the methods of the module that implement an interface method.
 func (c *code) implementations(f *types.Func) (methods []types.Object) {
 	recv := f.Signature().Recv()
 	if recv == nil {

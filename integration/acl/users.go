@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// rule is one part of what a user may: some commands on some keys. The first one of a user is its own, the others are selectors.
+// rule allows commands on keys. The first rule of a user is its root rule, the others are selectors.
 type rule struct {
 	patterns []string
 	commands []string // "XGROUP CREATE"
@@ -21,12 +21,12 @@ var (
 
 // User is a user of docs/OPERATIONS.md.
 type User struct {
-	Line     string // that makes it: ACL SETUSER …
+	Line     string // the command that creates the user: ACL SETUSER …
 	Password string
 	rules    []rule
 }
 
-// Users reads the users out of a text, by their names.
+// Users parses the users in a text. The result is by name.
 func Users(text string) map[string]User {
 	users := map[string]User{}
 	for _, m := range setUser.FindAllStringSubmatch(text, -1) {
@@ -43,7 +43,8 @@ func Users(text string) map[string]User {
 	return users
 }
 
-// Also returns what the table of a text gives users besides, in the rows for what begins with the given words.
+// Also returns the additional rules from the table in a text, from the rows whose purpose begins with the given
+// words.
 func Also(text, purpose string) (rules []string) {
 	for _, m := range alsoRules.FindAllStringSubmatch(text, -1) {
 		if strings.HasPrefix(m[2], purpose) {
@@ -64,10 +65,10 @@ func parseRule(text string) (r rule) {
 	return r
 }
 
-// use is a command that a program sends, for a key; why tells how it comes to.
+// use is a command that a program sends for a key. why is the reason for it.
 type use struct{ command, key, why string }
 
-// covers reports whether the rule is what allows the use.
+// covers reports whether the rule allows the use.
 func (r rule) covers(u use) bool {
 	return slices.Contains(r.commands, u.command) &&
 		(u.key == "" || slices.ContainsFunc(r.patterns, func(p string) bool { return matches(p, u.key) }))
@@ -78,7 +79,7 @@ func matches(pattern, key string) bool {
 	return ok
 }
 
-// superfluous says what of a user's rules no use needs.
+// superfluous returns the parts of a user's rules that no use needs.
 func superfluous(u User, uses []use) (found []string) {
 	for _, r := range u.rules {
 		for _, command := range r.commands {

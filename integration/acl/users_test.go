@@ -17,15 +17,15 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// role is what a documented user is for.
+// role describes the program of a documented user.
 type role struct {
-	roots, without []string            // of its program; what has a user of its own
-	sends          map[string][]string // the keys of what Go sends beside the scripts, "" = a command without keys
-	optional       []string            // further rows of the document, or nothing that needs to be allowed
+	roots, without []string            // entry points; functions that another user runs
+	sends          map[string][]string // keys of commands sent besides the scripts; "" = no key
+	optional       []string            // rights in further rows of the document, or not needed at all
 }
 
 var (
-	always = []string{"HELLO", "ASKING"} // of the client library; ASKING on a cluster
+	always = []string{"HELLO", "ASKING"} // sent by the client library; ASKING on a cluster
 	roles  = map[string]role{
 		"producer": {
 			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
@@ -39,7 +39,7 @@ var (
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "HGETALL": {"policy", "duestream:defaults"},
 				"XINFO GROUPS": {"stream"}, "XPENDING": {"stream"}, "XRANGE": {"stream"},
 				"XREADGROUP": {"stream"}},
-			// a worker asks for no durability; the function that sends a script could
+			// A worker asks for no durability, but the function that sends its scripts could.
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"bridge": {
@@ -54,7 +54,7 @@ var (
 			optional: append(always, "WAIT", "WAITAOF"),
 		},
 		"gateway": {
-			// table has the handlers of all routes
+			// table holds the handlers of all routes.
 			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.Close",
 				"bridge/gateway.table", "bridge/gateway/access.Open", "bridge/gateway/access.Store.First",
 				"bridge/gateway/access.Store.Authenticate", "bridge/gateway/access.Store.Take",
@@ -64,7 +64,7 @@ var (
 				"bridge/gateway/lmstfy.peekJob", "bridge/gateway/lmstfy.size", "bridge/gateway/lmstfy.destroy",
 				"bridge/gateway/lmstfy.peekDead", "bridge/gateway/lmstfy.deadSize", "bridge/gateway/lmstfy.respawn",
 				"bridge/gateway/lmstfy.deleteDead"},
-			without: []string{"lua.DeleteEmpty"}, // destroy deletes a queue with all that it holds
+			without: []string{"lua.DeleteEmpty"}, // destroy deletes a queue with everything in it
 			sends: map[string][]string{"EXISTS": {"stream"}, "HEXISTS": {"duestream:queues"}, "TYPE": {"due"}, "TIME": {""},
 				"HGET": {"duestream:tokens", "duestream:queues", "meta"}, "HGETALL": {"policy", "recurring"},
 				"HKEYS": {"duestream:queues"}, "HLEN": {"duestream:tokens"}, "HMGET": {"policy", "payload"},
@@ -76,21 +76,21 @@ var (
 				"XREVRANGE": {"stream", "dead"}, "XREAD": {"stream"}, "XINFO CONSUMERS": {"stream"}, "XINFO GROUPS": {"stream"},
 				"ZCARD": {"due"}, "ZCOUNT": {"due"}, "ZRANGE": {"due", "duestream:bridges"}, "ZRANGEBYSCORE": {"due"},
 				"ZSCAN": {"due"}, "ZSCORE": {"due", "seen"}},
-			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"), // it asks for no durability
+			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"), // durability is optional
 		},
 		"doctor": {
 			roots: []string{"bridge/admin/doctor.Examine"},
 			// Repairs need the operator.
 			without: []string{"stream/keeper.Trim", "stream/keeper.DeleteOrphans", "stream.Grow", "scheduler.Gather",
 				"lua.DropConsumers", "lua.AddToken", "lua.RegisterCounts",
-				"lua.FunctionsSource"}, // which reads the texts of others
+				"lua.FunctionsSource"}, // reads the source of other scripts
 		},
 	}
 )
 
 const anyQueue = "duestream:{emails}:"
 
-// keysOf returns the keys that a header, or a role, calls by a name. Some scripts are given keys of several kinds under one.
+// keysOf returns the keys that a script header, or a role, means by a name. Some names mean several kinds of keys.
 func keysOf(script, name string) []string {
 	switch name {
 	case "wake":
@@ -112,7 +112,7 @@ func keysOf(script, name string) []string {
 	return []string{anyQueue + name}
 }
 
-// uses returns what the program of a role sends.
+// uses returns the commands and scripts that the program of a role sends.
 func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []string) {
 	t.Helper()
 	found, err := c.reach(r.roots, r.without)
@@ -173,9 +173,9 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 	return all, scripts
 }
 
-// What the documented user of each role may do is what its program can send: no command of a script, nor one that Go sends beside
-// them, is missing on any key, and none is allowed that nothing sends. Once the worker lacked XTRIM: an acknowledgement of more
-// than 16 entries failed behind its XACKs.
+// The rights of each documented user are exactly those that its program needs: every command of a script, or besides
+// the scripts, is allowed on its keys, and no other command is. Once the worker lacked XTRIM, and an acknowledgement
+// of more than 16 entries failed after its XACKs.
 func TestUsersFollowFromTheSources(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/OPERATIONS.md")
@@ -224,7 +224,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 				"docs/OPERATIONS.md, Users", name, one, name)
 		}
 	}
-	// What the doctor may do is looked at by its own tests, one right after the other.
+	// The doctor's rights are checked by its own tests, command by command.
 	looks, err := c.reach(roles["doctor"].roots, roles["doctor"].without)
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 	}
 }
 
-// What the document gives a process that does the work of several is what those may do, on the keys that they have.
+// The documented user of a process with several roles has exactly the rights of those roles.
 func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/OPERATIONS.md")
@@ -282,7 +282,7 @@ func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 	}
 }
 
-// words is a command that ACL DRYRUN takes.
+// words returns a form of the command that ACL DRYRUN accepts.
 func words(n lua.Need, key string) []string {
 	switch n.Command {
 	case "EVAL", "EVALSHA":
@@ -299,7 +299,7 @@ func words(n lua.Need, key string) []string {
 	return n.Words(key)
 }
 
-// What the rules of a text say.
+// The rules of a user are parsed from the document's text.
 func TestRulesOfUsers(t *testing.T) {
 	t.Parallel()
 	users := Users("x\n> ACL SETUSER a on >p ~k:* -@all +get +xgroup|create (%R~k:{*}:h ~q +hget) (~k:s +xadd)\nOK\n")

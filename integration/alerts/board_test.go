@@ -10,7 +10,7 @@ import (
 
 const boardPath = "deploy/grafana/duestream.json"
 
-// board is what is looked at of a board of Grafana.
+// board holds the tested parts of a Grafana board.
 type board struct {
 	Title, UID string
 	Panels     []panel
@@ -36,7 +36,7 @@ func readBoard(t testing.TB) (b board) {
 	return b
 }
 
-// units are those of Grafana that the panels need.
+// units are the Grafana units that panels may use.
 var units = []string{"s", "short", "ops", "bytes"}
 
 func TestBoardIsWhole(t *testing.T) {
@@ -76,7 +76,7 @@ func TestBoardIsWhole(t *testing.T) {
 	}
 }
 
-// Queries ask for metrics and labels that there are, by variables that the board has; so do the variables, and the legends.
+// Queries of panels and variables use existing metrics and labels, and variables of the board. So do legends.
 func TestBoardAsksForWhatIsThere(t *testing.T) {
 	t.Parallel()
 	b, all := readBoard(t), exported(t)

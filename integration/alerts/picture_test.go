@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// curve is what a panel shows of one series.
+// curve is one series of a panel.
 type curve struct {
 	name   string
 	values []float64
 }
 
-// legend fills the labels of a series into the form of its legend.
+// legend fills the labels of a series into a legend format.
 func legend(form string, labels map[string]string) string {
 	text := regexp.MustCompile(`\{\{(\w+)\}\}`).ReplaceAllStringFunc(form, func(m string) string {
 		return labels[strings.Trim(m, "{}")]
@@ -29,11 +29,11 @@ func legend(form string, labels map[string]string) string {
 var colours = []string{"#1f77b4", "#d9730d", "#2a9d4e", "#c5283d", "#7e57c2", "#8d6e63", "#d64fa0", "#607d8b"}
 
 const (
-	unitX, unitY = 50, 30 // pixels of a step of the board's grid
-	mostCurves   = 8      // of a panel: those that reach highest
+	unitX, unitY = 50, 30 // pixels per step of the board's grid
+	mostCurves   = 8      // most curves of a panel: the highest ones
 )
 
-// picture draws the panels where the board has them. Marks are numbered, and parts of the whole time.
+// picture draws the panels in the board's layout. Marks are numbered, and given as fractions of the whole time.
 func picture(b board, drawn map[int][]curve, step time.Duration, marks []float64) string {
 	height := 0
 	for _, p := range b.Panels {
@@ -118,7 +118,7 @@ func drawPanel(svg *strings.Builder, p panel, curves []curve, w, h int, step tim
 	}
 }
 
-// path draws values; where there is none is a gap.
+// path draws values as an SVG path, with gaps for NaN.
 func path(values []float64, left, right float64, at func(float64) float64) string {
 	var d strings.Builder
 	pen := "M"
@@ -130,14 +130,14 @@ func path(values []float64, left, right float64, at func(float64) float64) strin
 		x := left + (right-left)*float64(i)/float64(max(1, len(values)-1))
 		d.WriteString(pen + strconv.FormatFloat(x, 'f', 0, 64) + " " + strconv.FormatFloat(at(v), 'f', 1, 64))
 		if pen == "M" {
-			d.WriteString("h1") // so that a value between gaps is seen
+			d.WriteString("h1") // makes a single value between gaps visible
 		}
 		pen = "L"
 	}
 	return d.String()
 }
 
-// amount is a value as a person writes it, with its unit.
+// amount formats a value with its unit for people.
 func amount(v float64, unit string) string {
 	short := func(v float64) string {
 		if math.Abs(v) >= 100 {

@@ -23,13 +23,13 @@ import (
 
 const patience = 30 * time.Second
 
-// watcher is a Prometheus of the test's own.
+// watcher is a Prometheus of the test.
 type watcher struct {
 	t    testing.TB
 	base string
 }
 
-// freeAddr returns an address that nobody listens on.
+// freeAddr returns an unused address.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,7 +40,7 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// watch starts a Prometheus with these rules, which scrapes the addresses of each job every second.
+// watch starts a Prometheus with these rules. It scrapes the addresses of each job every second.
 func watch(t testing.TB, program, rules string, jobs map[string][]string) *watcher {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,7 +90,7 @@ func start(t testing.TB, env []string, program string, args ...string) (kill fun
 	return kill
 }
 
-// ask sends a request of the API, and decodes its data.
+// ask sends a request to the API, and decodes the data of its response.
 func (w *watcher) ask(path string, values url.Values, data any) error {
 	reply, err := http.PostForm(w.base+"/api/v1/"+path, values)
 	if err != nil {
@@ -110,13 +110,13 @@ func (w *watcher) ask(path string, values url.Values, data any) error {
 	return json.Unmarshal(answer.Data, data)
 }
 
-// line is a series of a query over a time: its values, with NaN where there is none.
+// line is a series of a range query: its values, with NaN for gaps.
 type line struct {
 	labels map[string]string
 	values []float64
 }
 
-// over evaluates a query at moments of a time.
+// over evaluates a query at each step from one time to another.
 func (w *watcher) over(query string, from, to time.Time, step time.Duration) []line {
 	w.t.Helper()
 	var data struct {
@@ -150,9 +150,9 @@ func (w *watcher) over(query string, from, to time.Time, step time.Duration) []l
 	return lines
 }
 
-// firing returns what fires at this moment: by name what its summaries say.
+// firing returns the firing alerts: their summaries by name.
 func (w *watcher) firing() (map[string]string, error) {
-	// A POST is refused there.
+	// The API refuses a POST here.
 	reply, err := http.Get(w.base + "/api/v1/alerts")
 	if err != nil {
 		return nil, err
@@ -178,16 +178,16 @@ func (w *watcher) firing() (map[string]string, error) {
 	return all, nil
 }
 
-// scale is how many times shorter the windows of the rules are in the staged run.
+// scale is the factor by which the windows of the rules are shortened in the staged run.
 const scale = 30
 
 var (
 	windows = regexp.MustCompile(`(for: |\[|offset )(\d+)([mh])\b`)
-	// Limits of times that nobody wants to wait for.
+	// Time limits that are too long to wait for.
 	limits = strings.NewReplacer("> 1800", "> "+strconv.Itoa(1800/scale), "> 3600", "> "+strconv.Itoa(3600/scale))
 )
 
-// shortened returns the rules with windows, and the limits above, that are shorter.
+// shortened returns the rules with shortened windows and time limits.
 func shortened(rules string) string {
 	return limits.Replace(windows.ReplaceAllStringFunc(rules, func(window string) string {
 		m := windows.FindStringSubmatch(window)

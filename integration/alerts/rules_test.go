@@ -1,5 +1,5 @@
-// Package alerts holds the alert rules and the board in deploy against what they stand on: the metrics, the runbooks, and, in a
-// staged run that takes minutes, a real Prometheus that watches real outages (`make staged-alerts`).
+// Package alerts checks the alert rules and the board in deploy against the metrics and the runbooks. A staged run of
+// some minutes also checks them with a real Prometheus and real outages (`make staged-alerts`).
 package alerts
 
 import (
@@ -26,7 +26,7 @@ const (
 	runbooks  = "https://github.com/duestream/duestream/blob/main/docs/OPERATIONS.md#"
 )
 
-// rule is one of the alert rules.
+// rule is an alert rule.
 type rule struct {
 	Alert, Expr, For    string
 	Labels, Annotations map[string]string
@@ -58,7 +58,7 @@ func rules(t testing.TB) []rule {
 	return parsed.Groups[0].Rules
 }
 
-// Every rule has a severity, a summary that names whom it is about, what to do next, and a runbook that is there.
+// Every rule has a severity, a summary that names its queue or group, the next step, and an existing runbook.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	t.Parallel()
 	operations := file(t, "docs/OPERATIONS.md")
@@ -82,7 +82,8 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		if !strings.Contains(r.Annotations["description"], "Next: ") {
 			t.Errorf("%s does not say what to do next: %q", r.Alert, r.Annotations["description"])
 		}
-		// Anybody who may create a group chooses its name: it must not get into a shell by what is copied from an alert.
+		// Anybody who may create a group chooses its name. It must not get into a shell with a command copied from an
+		// alert.
 		if strings.Contains(r.Annotations["description"], "$labels.group") {
 			t.Errorf("%s has the group in a command", r.Alert)
 		}
@@ -98,7 +99,7 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 	}
 }
 
-// What promtool is given to test has a case in which each alert fires, and a healthy one.
+// The cases for promtool have one in which each alert fires, and one without any alert.
 func TestEveryAlertHasACase(t *testing.T) {
 	t.Parallel()
 	cases := file(t, "deploy/prometheus/rules_test.yml")
@@ -120,7 +121,7 @@ func TestEveryAlertHasACase(t *testing.T) {
 	}
 }
 
-// The table of scenes in OPERATIONS.md is what the staged run does, and every alert has a scene.
+// The table of scenes in OPERATIONS.md matches the staged run, and every alert has a scene.
 func TestScenesAreDocumented(t *testing.T) {
 	t.Parallel()
 	operations, staged := file(t, "docs/OPERATIONS.md"), file(t, "integration/alerts/staged_test.go")
@@ -145,13 +146,13 @@ func TestScenesAreDocumented(t *testing.T) {
 	}
 }
 
-// metric is what a metric of ours looks like.
+// metric is the form of one of our metrics.
 type metric struct {
 	labels    []string
 	histogram bool
 }
 
-// exported returns the metrics that bridge/metrics has. docs/METRICS.md says which of them are histograms.
+// exported returns the metrics of bridge/metrics. docs/METRICS.md tells which of them are histograms.
 func exported(t testing.TB) map[string]metric {
 	t.Helper()
 	histograms := map[string]bool{}
@@ -182,7 +183,7 @@ var (
 	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"`)
 )
 
-// checkQuery holds the metrics and labels of a query against those that there are.
+// checkQuery checks that the metrics and labels of a query exist.
 func checkQuery(t *testing.T, where, query string, all map[string]metric) {
 	t.Helper()
 	names := metricName.FindAllString(query, -1)
@@ -231,7 +232,8 @@ func TestRulesAskForWhatIsThere(t *testing.T) {
 	}
 }
 
-// A histogram's limits are "30" to Prometheus 2 and "30.0" to Prometheus 3, and its buckets are gone where native ones are on.
+// Prometheus 2 has the limit "30" of a histogram's bucket, Prometheus 3 "30.0", and with native histograms there are
+// no buckets. So no query may select a bucket.
 func TestNobodyAsksForOneBucket(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{rulesPath, boardPath} {

@@ -24,7 +24,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// theatre is a system at work whose parts can be broken, and a Prometheus that watches it.
+// theatre is a running system whose parts can be broken, and a Prometheus that watches it.
 type theatre struct {
 	*watcher
 	server  *redistest.Server
@@ -32,22 +32,22 @@ type theatre struct {
 	redis   *bridge.Redis
 	admin   *admin.Admin
 	client  *bridge.Client
-	metrics *metrics.Metrics // of the producer, and of what works in this process
-	dir     string           // of the file "exit", with the exit code of the worker's command
+	metrics *metrics.Metrics // of the producer and of workers in this process
+	dir     string           // directory of the file "exit", with the exit code of the worker's command
 	binary  string
-	rate    atomic.Int64 // messages a second
+	rate    atomic.Int64 // messages per second
 	began   time.Time
-	scenes  []time.Time // when each began
+	scenes  []time.Time // begin of each scene
 
-	bridges [2]string // addresses of metrics
+	bridges [2]string // metrics addresses
 	worker  string
 	kills   map[string]func()
 }
 
-// TestStagedOutages has a real Prometheus watch bridges, a worker and a producer at work while one thing after the other is
-// broken: exactly the alerts fire that are to, none before or after, and every query of the board has an answer. It takes ten
-// minutes, with the windows of the rules a thirtieth of what they are. `make staged-alerts OUT=dir` also writes the board's
-// panels as a picture.
+// TestStagedOutages runs a real Prometheus beside bridges, a worker and a producer, and breaks one part after
+// another. Exactly the expected alerts fire, none before and none after, and every query of the board has a result.
+// It takes ten minutes; the windows of the rules are shortened to a thirtieth. `make staged-alerts OUT=dir` also
+// draws the board's panels.
 func TestStagedOutages(t *testing.T) {
 	out := os.Getenv("DUESTREAM_STAGED_ALERTS")
 	if out == "" {
@@ -95,7 +95,7 @@ func TestStagedOutages(t *testing.T) {
 
 type does func()
 
-// raise starts all of it.
+// raise starts all parts.
 func raise(t *testing.T) *theatre {
 	server, clock := redistest.OwnClock(t, "--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "noeviction")
 	r, err := bridge.Dial(t.Context(), server.URL())
@@ -140,7 +140,7 @@ func raise(t *testing.T) *theatre {
 	s.produce()
 	s.watcher = watch(t, program, shortened(text), map[string][]string{"duestream": s.bridges[:], "workers": {s.worker},
 		"producers": {strings.TrimPrefix(producer.URL, "http://")}})
-	redistest.Eventually(t, patience, func() (bool, string) { // for the first looks of a machine with much to do
+	redistest.Eventually(t, patience, func() (bool, string) { // a busy machine may need some scrapes
 		now, err := s.firing()
 		all := s.latest(`count(up == 1) and on () max(duestream_up)`)
 		return err == nil && len(now) == 0 && len(all) == 1 && all[0] == 4, fmt.Sprint(now, all, err)
@@ -149,7 +149,7 @@ func raise(t *testing.T) *theatre {
 	return s
 }
 
-// environment is ours without settings: a command refuses those that it does not know.
+// environment returns our environment without settings, because a command refuses unknown ones.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "DUESTREAM_") })
 }
@@ -170,7 +170,7 @@ func (s *theatre) worksBy(concurrency string, command ...string) {
 			command...)...)
 }
 
-// exits has every command of the worker end with a code.
+// exits sets the exit code of the worker's commands.
 func (s *theatre) exits(code int) {
 	if err := os.WriteFile(filepath.Join(s.dir, "code"), []byte(strconv.Itoa(code)+"\n"), 0o600); err != nil {
 		s.t.Fatal(err)
@@ -180,7 +180,7 @@ func (s *theatre) exits(code int) {
 	}
 }
 
-// produce schedules messages until the test ends. What is refused is refused.
+// produce schedules messages until the test ends. Errors are ignored.
 func (s *theatre) produce() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -199,7 +199,7 @@ func (s *theatre) produce() {
 			case <-timer.C:
 			}
 			_, _ = s.client.Schedule(ctx, "emails", []byte("hello"), bridge.In(200*time.Millisecond))
-			if n%100 == 0 { // something is always to come
+			if n%100 == 0 { // so that a message is always scheduled
 				_, _ = s.client.Schedule(ctx, "emails", []byte("later"), bridge.In(time.Minute))
 			}
 		}
@@ -225,7 +225,7 @@ func (s *theatre) pause(held bool) {
 	s.must(err)
 }
 
-// hold reads an entry as a program does that neither extends nor acknowledges it, in a queue that gives it an hour.
+// hold reads an entry of a queue with a visibility timeout of an hour, and neither extends nor acknowledges it.
 func (s *theatre) hold() {
 	hour := time.Hour
 	s.must(s.admin.WritePolicy(s.t.Context(), "reports", "", admin.PolicyUpdate{VisibilityTimeout: &hour}))
@@ -236,8 +236,8 @@ func (s *theatre) hold() {
 
 func (s *theatre) letGo() { s.do("DEL", "duestream:{reports}:stream") }
 
-// hang has the first handler of a worker in this process ignore the end of its time, until release is closed. The next
-// attempt succeeds.
+// hang runs a worker in this process whose first handler ignores the end of its context until release is closed. The
+// next attempt succeeds.
 func (s *theatre) hang(release <-chan struct{}) {
 	const queue, group = "thumbnails", "resizer"
 	var hung atomic.Bool
@@ -279,7 +279,7 @@ func (s *theatre) redrive() {
 	s.must(err)
 }
 
-// latest returns what a query has at this moment.
+// latest returns the current values of a query.
 func (s *theatre) latest(query string) (values []float64) {
 	s.t.Helper()
 	now := time.Now()
@@ -289,8 +289,8 @@ func (s *theatre) latest(query string) (values []float64) {
 	return values
 }
 
-// scene breaks something, waits until the alerts fire, mends it, and waits until none fires. Without alerts it breaks what is to
-// be broken, and looks on for a while. In all of it no other alert may have fired.
+// scene breaks a part, waits until the alerts fire, repairs the part, and waits until none fires. A scene without
+// alerts breaks its part and watches for a while. No other alert may fire meanwhile.
 func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 	s.t.Helper()
 	var want []string
@@ -325,7 +325,7 @@ func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 		return err == nil && len(now) == 0, fmt.Sprint(what, ": mended, and still: ", now, err)
 	})
 	s.t.Logf("%d. %s: %.0f s, quiet again after %.0f s", len(s.scenes), what, fired.Seconds(), time.Since(began).Seconds())
-	got := map[string]bool{} // as Prometheus itself remembers it
+	got := map[string]bool{} // in the history of Prometheus
 	for _, l := range s.over(`ALERTS{alertstate="firing"}`, began, time.Now(), time.Second) {
 		got[l.labels["alertname"]] = true
 	}
@@ -344,7 +344,7 @@ func (s *theatre) scene(what string, calm time.Duration, parts ...any) {
 	}
 }
 
-// look asks for what the board shows of all this.
+// look evaluates all queries of the board over the whole run.
 func (s *theatre) look(out string) {
 	const columns = 240
 	to := time.Now()

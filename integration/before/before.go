@@ -1,5 +1,5 @@
-// Package before has the release before this one, for tests of upgrades, rollbacks and of both side by side: its
-// command, the tests of its packages as programs, and its documents, from the repository's own history.
+// Package before builds former releases from the history of the repository: the command, the tests of packages as
+// programs, and documents. Tests of upgrades and rollbacks use it, and tests of two releases side by side.
 package before
 
 import (
@@ -14,36 +14,36 @@ import (
 	"testing"
 )
 
-// Releases that tests run beside this one. Move them on when a release is published.
+// Former releases that tests use. Update them when a release is published.
 const (
-	// Release is the release before this one. Its bridges say no protocol level.
+	// Release is the previous release. Its bridges report no protocol level.
 	Release = "8b6d033356213ed9a89e49a1f0212596a79ea075"
-	// Keyless is the last one whose bridges know no keys of messages; they plan recurrences.
+	// Keyless is the last commit whose bridges do not support keys of messages. They plan recurrences.
 	Keyless = "4e5f691~"
-	// Planless is the last one whose bridges know no recurrences.
+	// Planless is the last commit whose bridges do not support recurrences.
 	Planless = "aeb2aea~"
 )
 
 var (
 	mu    sync.Mutex
-	built = map[string]string{} // what and release → program
+	built = map[string]string{} // "name release" → program
 )
 
-// Build returns the command of a release. Each is built once on a machine, in about a minute, and kept in the temporary
-// directory.
+// Build returns the path of a release's command. It is built once per machine, in about a minute, and kept in the
+// temporary directory.
 func Build(t testing.TB, release string) string {
 	t.Helper()
 	return program(t, release, "duestream", "go", "build", "-buildvcs=false", "-o", target, "./cmd/duestream")
 }
 
-// Tests returns the tests of a package, given by its path in the repository, of a release, as a program. It is built
-// and kept as the command is.
+// Tests returns the path of a program with the tests of a package of a release. path is the package's path in the
+// repository. The program is built and kept like the command.
 func Tests(t testing.TB, release, path string) string {
 	t.Helper()
 	return program(t, release, strings.ReplaceAll(path, "/", "-")+".test", "go", "test", "-c", "-o", target, "./"+path)
 }
 
-// Document returns a file of a release, given by its path in the repository.
+// Document returns a file of a release. path is its path in the repository.
 func Document(t testing.TB, release, path string) string {
 	t.Helper()
 	root, commit, err := find(release)
@@ -57,7 +57,7 @@ func Document(t testing.TB, release, path string) string {
 	return text
 }
 
-// target stands in a command of the build for the file that it is to write.
+// target is the placeholder for the output file in a build command.
 const target = "<target>"
 
 func program(t testing.TB, release, name string, command ...string) string {
@@ -75,7 +75,7 @@ func program(t testing.TB, release, name string, command ...string) string {
 	return built[key]
 }
 
-// find returns the root of this repository, and the whole name of a release's commit.
+// find returns the root of this repository and the full hash of a release's commit.
 func find(release string) (root, commit string, err error) {
 	if root, err = output("", "git", "rev-parse", "--show-toplevel"); err != nil {
 		return "", "", err
@@ -88,13 +88,13 @@ func find(release string) (root, commit string, err error) {
 	return root, commit, nil
 }
 
-// build runs a command in the sources of a release, unless a program of this name is there, and returns the program.
+// build runs a build command in the sources of a release, unless the program exists, and returns the program's path.
 func build(release, name string, command []string) (string, error) {
 	root, commit, err := find(release)
 	if err != nil {
 		return "", err
 	}
-	// One for all test processes of this user: a release does not change.
+	// All test processes of this user share the program, because a release does not change.
 	kept := filepath.Join(os.TempDir(), fmt.Sprintf("%s-before-%d-%s", name, os.Getuid(), commit))
 	if _, err := os.Stat(kept); err == nil {
 		return kept, nil
@@ -119,7 +119,7 @@ func build(release, name string, command []string) (string, error) {
 	return kept, os.Rename(fresh, kept)
 }
 
-// output runs a program in a directory, and returns what it prints, without the last line break.
+// output runs a program in a directory, and returns its output without the last line break.
 func output(dir, name string, args ...string) (string, error) {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir

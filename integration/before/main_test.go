@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A repository without its history is told how to get it.
+// In a repository without history, the error says how to get it.
 func TestAShallowCloneIsTold(t *testing.T) {
 	t.Parallel()
 	_, err := build(strings.Repeat("0", 40), "duestream", nil)

@@ -12,11 +12,11 @@ import (
 	"testing"
 )
 
-// usesLine is the line of a script that names the library files which go before it.
+// usesLine matches the line of a script that names the library files to put before it.
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
-// Scripts returns the scripts of a release by name, each behind the library files that it uses, as a client runs them
-// that has nothing but the files (PROTOCOL, section 6).
+// Scripts returns the scripts of a release by name. Each is put after the library files that it uses, as a client
+// does that has only the files (PROTOCOL, section 6).
 func Scripts(t testing.TB, release string) map[string]string {
 	t.Helper()
 	root, err := output("", "git", "rev-parse", "--show-toplevel")

@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Columns of the result that must be zero.
+// Result columns that must be zero.
 const (
 	columnLost        = "lost"
 	columnEarly       = "early"
@@ -32,58 +32,58 @@ var columns = []string{
 	columnTwice, columnLeft,
 }
 
-// Letter is a dead letter that was found at the end.
+// Letter is a dead letter found at the end.
 type Letter struct {
 	Queue, ID, Group, Reason, Entry string
 	Attempt                         int
 	At                              int64 // Unix ms
 }
 
-// State is what Redis holds when everything has come to rest.
+// State is the content of Redis at rest, after the campaign.
 type State struct {
 	Letters []Letter
-	Stuck   []string // what did not come to rest while the holder still held
-	Left    []string // keys, members, entries that should be gone
+	Stuck   []string // things that did not come to rest while the holder was still holding
+	Left    []string // keys, members and entries that should be gone
 }
 
 // Finding is one violation.
 type Finding struct {
 	Column, ID, Group, Problem string
-	History                    []string // every record of the message; only of the first findings
+	History                    []string // all records of the message, for the first findings only
 }
 
-// Tally is what an audit counts.
+// Tally holds the counts of an audit.
 type Tally struct {
 	Tried, Accepted, Unknown, Refused int // messages
 	Cancelled, Moved                  int
-	Halted, HaltedHeld                int            // cancelled wherever they were: held by nobody, and by somebody
-	Hung                              int            // dead letters of handlers that outlasted their limit
+	Halted, HaltedHeld                int            // cancelled in any state: held by nobody, and held
+	Hung                              int            // dead letters of handlers that exceeded their limit
 	Deliveries, First, Retries, Dead  map[string]int // by group
-	Snoozed                           map[string]int // likewise: deliveries after a snooze
-	ByKind                            map[byte]int   // accepted, by kind
+	Snoozed                           map[string]int // by group: deliveries after a snooze
+	ByKind                            map[byte]int   // accepted messages by kind
 	Crashed                           int            // dead letters of kindCrash
-	Occurrences                       int            // accepted, of what recurs
-	Overwritten                       int            // versions that a newer one has replaced
-	Again                             map[string]int // duplicates by the fault that explains them
-	Burnt                             map[string]int // attempts that no handler failed, by the fault that explains them
+	Occurrences                       int            // accepted occurrences of recurrences
+	Overwritten                       int            // versions that were replaced by a newer one
+	Again                             map[string]int // explained duplicates, by fault
+	Burnt                             map[string]int // explained attempts that no handler failed, by fault
 	LostByOperator                    int            // messages × groups
-	PublishedHTTP, DeliveredHTTP      int            // messages accepted, and starts of handlers, through gateways
+	PublishedHTTP, DeliveredHTTP      int            // through gateways: accepted messages, and starts of handlers
 	Releases                          releases
-	Late                              int            // exits that were told that they came too late
+	Late                              int            // exits that were told that they were too late
 	Zero                              map[string]int // the columns that must be zero
 	Findings                          []Finding
 }
 
 const (
-	maxFindings = 60 // kept in full, and of a column
+	maxFindings = 60 // findings kept in full, in all and per column
 	maxOfColumn = 8
 )
 
-// auditor judges one message at a time.
+// auditor judges messages, one at a time.
 type auditor struct {
 	Tally
 	explainer *explainer
-	commands  []Fault // operators' own
+	commands  []Fault // commands of operators
 	spans     map[string][]span
 }
 
@@ -117,7 +117,7 @@ func (a *auditor) find(f Finding, records []record) {
 	a.Findings = append(a.Findings, f)
 }
 
-// message audits all records of one message, sorted by time, and its dead letters.
+// message audits one message: all its records, sorted by time, and its dead letters.
 func (a *auditor) message(id string, records []record, letters []Letter) {
 	slices.SortStableFunc(records, func(x, y record) int { return cmp.Compare(x.at, y.at) })
 	plan, ok := planOf(id)
@@ -136,7 +136,8 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			a.Late++
 		}
 	}
-	// Who publishes again what it was not told of schedules anew what was cancelled meanwhile: so may a gateway that was held up.
+	// A producer over HTTP repeats a request whose answer it did not get. If the message was cancelled meanwhile, the
+	// repeat schedules it again. A request delayed in a gateway has the same effect.
 	if p.cancelled > 0 && p.overHTTP && (p.cancelled < p.heard || a.explainer.mayBeLate(p.first, p.heard)) {
 		p.cancelled, p.maybeCancelled = 0, true
 	}
@@ -177,7 +178,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	destroyed := plan.queue == queueSide && slices.ContainsFunc(a.commands, func(f Fault) bool {
 		return f.Queue == plan.queue && f.Until.UnixMicro() >= p.first
 	})
-	if p.twice && !destroyed { // an operator's command forgets dedup windows, too
+	if p.twice && !destroyed { // such a command deletes dedup windows, too
 		complain(columnTwice, "", "taken twice inside its dedup window")
 	}
 	chains := chainsOf(records, letters)
@@ -189,7 +190,7 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 			p.again = p.again || c.takenBehind(dedupWindow)
 		}
 	}
-	// a master that went on for a moment after it was replaced may have delivered what its successor then cancelled
+	// A replaced master that went on for a moment may have delivered messages that its successor then cancelled.
 	if p.cancelled > 0 {
 		for _, c := range chains {
 			c.entries = slices.DeleteFunc(c.entries, func(d *delivery) bool {
@@ -243,22 +244,22 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 		case empty && !owed:
 			continue
 		}
-		if !p.again { // else these are two messages
+		if !p.again { // else there are two messages
 			c.owners(a.explainer.undone, func(format string, args ...any) { complain(columnOwners, group, format, args...) })
 		}
 		column, problem := c.terminal(plan, a.acknowledged)
-		if p.halted > 0 || p.maybeHalted { // it may end anywhere
+		if p.halted > 0 || p.maybeHalted { // any end is allowed
 			column = ""
 		}
-		if column == columnLost { // unless it ends with what only a master knew that was replaced
+		if column == columnLost { // unless the end was known only to a replaced master
 			known := a.knownToAll(c)
 			switch {
-			case !p.taken && a.wentWithMaster(c): // all of it, before it was replicated
+			case !p.taken && a.wentWithMaster(c): // all of it was lost before it was replicated
 				column = ""
 			case len(known.entries) == len(c.entries):
 			case len(known.entries) > 0:
 				column, problem = known.terminal(plan, a.acknowledged)
-			case !p.taken: // nobody was told that it is taken, and it went with the master that took it
+			case !p.taken: // no producer was told that it was taken, and the master that took it is gone
 				column = ""
 			}
 		}
@@ -271,8 +272,8 @@ func (a *auditor) message(id string, records []record, letters []Letter) {
 	}
 }
 
-// knownToAll is a chain without the deliveries of which only a master may have known that went on for a moment after it was
-// replaced: who had them was told in the end that they are not his.
+// knownToAll returns the chain without deliveries that perhaps only a replaced master knew: those nobody settled with
+// success, in the time of a failover.
 func (a *auditor) knownToAll(c *chain) *chain {
 	known := &chain{group: c.group, letters: c.letters}
 	for _, d := range c.entries {
@@ -284,8 +285,8 @@ func (a *auditor) knownToAll(c *chain) *chain {
 	return known
 }
 
-// wentWithMaster says whether a master was replaced within a second of the last that is known of a chain: its successor may know
-// nothing of any of it, and that is no loss when nobody was told that the message is taken.
+// wentWithMaster reports whether a master was replaced within a second of the last record of a chain. Its successor
+// may know nothing of the message. That is no loss if no producer was told that the message was taken.
 func (a *auditor) wentWithMaster(c *chain) bool {
 	last := int64(0)
 	for _, d := range c.entries {
@@ -296,8 +297,8 @@ func (a *auditor) wentWithMaster(c *chain) bool {
 	return a.explainer.undone(last, last+time.Second.Microseconds())
 }
 
-// timing finds deliveries that were early, to the wrong group, or after a cancel. Early is by two clocks, which are one on this
-// machine: the server's at which the entry was added, and the worker's at which the handler started.
+// timing finds deliveries that were early, to the wrong group, or after a cancel. Two clocks decide what is early,
+// the server's for the added entry and the worker's for the start of the handler. On this machine they are the same.
 func (a *auditor) timing(queue string, p promise, c *chain, complain func(column, group, format string, args ...any)) {
 	for _, d := range c.entries {
 		if d.meant != "" && d.meant != c.group {
@@ -305,7 +306,7 @@ func (a *auditor) timing(queue string, p promise, c *chain, complain func(column
 		}
 		for _, s := range d.starts {
 			due := s.due
-			// else the receipt may be that of a later call, and the entry that of one undone, or deleted by an operator
+			// Otherwise the receipt may be that of a later call, because the call of the entry was undone or deleted.
 			if !a.explainer.undone(s.at, p.due*1000) && !a.deleted(queue, s.at, p.due*1000) {
 				due = max(due, p.due)
 			}
@@ -320,15 +321,15 @@ func (a *auditor) timing(queue string, p promise, c *chain, complain func(column
 	}
 }
 
-// deleted: an operator deleted something from the queue between two moments, in µs.
+// deleted reports whether an operator deleted data of the queue between two times, in Unix µs.
 func (a *auditor) deleted(queue string, from, until int64) bool {
 	return slices.ContainsFunc(a.commands, func(f Fault) bool {
 		return f.Queue == queue && f.Until.UnixMicro() >= from && f.From.UnixMicro() <= until
 	})
 }
 
-// count sorts every start of a handler into first deliveries, retries and duplicates, and finds the fault that explains a
-// duplicate.
+// count classifies every start of a handler as a first delivery, a retry or a duplicate, and finds the fault that
+// explains a duplicate.
 func (a *auditor) count(c *chain, excuse string, complain func(column, group, format string, args ...any)) {
 	var before *record
 	retry, snoozed := false, false
@@ -344,7 +345,7 @@ func (a *auditor) count(c *chain, excuse string, complain func(column, group, fo
 				a.First[c.group]++
 			case retry && i == 0 && (d.attempt > before.attempt || c.apart):
 				a.Retries[c.group]++
-			case snoozed && i == 0 && d.attempt >= before.attempt: // what used attempts up in between is judged with those
+			case snoozed && i == 0 && d.attempt >= before.attempt: // attempts used up in between are judged by attempts
 				a.Snoozed[c.group]++
 			case excuse != "":
 				a.Again[excuse]++
@@ -363,14 +364,14 @@ func (a *auditor) count(c *chain, excuse string, complain func(column, group, fo
 	}
 }
 
-// attempts finds attempts that were used up though no handler failed, and the faults that explain them.
+// attempts finds attempts that were used up although no handler failed, and the faults that explain them.
 func (a *auditor) attempts(c *chain, p promise, complain func(format string, args ...any)) {
 	attempt, from := 1, p.first
 	var last *delivery
-	// The attempts from the last one that is known to have begun, up to but not including next, were used up.
+	// used checks the used attempts: from the last one that is known to have begun, up to but not including next.
 	used := func(next int, until int64, what string) {
 		for n := attempt; n < next; n++ {
-			by := "" // of a delivery that no handler saw
+			by := "" // "" = a delivery that no handler saw
 			if n == attempt && last != nil && last.won() != string(bridge.Released) && !last.snoozed() {
 				if last.failed() || last.ended(endDead) || last.outlastedLimit(until) {
 					continue
@@ -389,13 +390,13 @@ func (a *auditor) attempts(c *chain, p promise, complain func(format string, arg
 		attempt, last, from = d.attempt, d, min(d.added(), d.starts[0].at)
 	}
 	for _, l := range c.letters {
-		if !c.apart { // else what ended with it was no attempt
+		if !c.apart { // else the delivery that ended with it was no attempt
 			used(l.Attempt+1, l.At*1000, "the dead letter")
 		}
 	}
 }
 
-// acknowledged says whether a fault explains that nobody knows of an acknowledgement.
+// acknowledged reports whether a fault explains that an acknowledgement is unknown.
 func (a *auditor) acknowledged(d *delivery) bool {
 	s := d.starts[len(d.starts)-1]
 	until := s.at

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// epoch is when the scripts of these tests begin, in Unix ms.
+// epoch is the begin of the scripts in these tests, in Unix ms.
 const epoch = 1_800_000_000_000
 
 var castRoles = map[string][2]string{
@@ -23,9 +23,9 @@ var castRoles = map[string][2]string{
 	"S": {roleHTTPProducer, "-"},
 }
 
-// play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>"; in arguments @n
-// is the time n ms after the beginning and #n the entry that was added then. The message is id, until a line "id <id>" names
-// another.
+// play writes the ledgers of a script and audits them. A line of a script is "<ms> <process> <verb> <arguments>". In
+// arguments, @n is the time n ms after the begin, and #n is the entry added at that time. Lines are about the message
+// id, until a line "id <id>" names another one.
 func play(t *testing.T, id, script string, faults []Fault, state State) Tally {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func letterAt(ms int, id, group, reason string, attempt int) Letter {
 	return Letter{Queue: queueMain, ID: id, Group: group, Reason: reason, Attempt: attempt, At: epoch + int64(ms)}
 }
 
-// Pieces of scripts. In taken the message is due at once; doneB is group b's part, when a test is about group a.
+// Parts of scripts. In taken the message is due at once. doneB is the part of group b, for tests about group a.
 const (
 	taken = "0 P try 0\n 1 P taken @0\n"
 	doneA = "2 A1 s #1 1 - @0\n 2.1 A1 e #1 ok\n 3 A1 x #1 acknowledged\n"
@@ -89,7 +89,7 @@ const (
 	okID, failID, deadID, buryID, sideID = "p-1-mo", "p-1-mf1", "p-1-md2", "p-1-mx", "p-1-so"
 )
 
-// Every kind of violation is found when it is planted, in its column and in no other, with the message's whole history.
+// Every planted violation is found, in its column and in no other, with the full history of the message.
 func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 	t.Parallel()
 	kill := faultAt(faultKillWorker, 5, 5, "A1")
@@ -224,7 +224,7 @@ func TestAuditorFindsWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// What faults do to deliveries is explained by them, and counted.
+// The effects of faults on deliveries are explained by the faults, and counted.
 func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 	t.Parallel()
 	again := "2 A1 s #1 1 - @0\n 3 A1 e #1 ok\n 3000 A2 s #2900 2 a @2900\n 3001 A2 e #2900 ok\n 3002 A2 x #2900 acknowledged\n"
@@ -327,7 +327,7 @@ func TestAuditorExplainsWhatFaultsDo(t *testing.T) {
 	}
 }
 
-// What an operator deleted from one queue excuses nothing that was sent after it, nor anything in another queue.
+// A delete command of an operator excuses only messages sent before it, and only in its own queue.
 func TestOperatorsCommandExcusesOnlyWhatCameBefore(t *testing.T) {
 	t.Parallel()
 	command := Fault{Kind: faultDeleteQueue, Queue: queueSide, From: time.UnixMilli(epoch - 9), Until: time.UnixMilli(epoch - 1)}
@@ -341,7 +341,7 @@ func TestOperatorsCommandExcusesOnlyWhatCameBefore(t *testing.T) {
 	}
 }
 
-// A line that a kill cut short is left out; anything else that is not understood stops the audit.
+// A line cut short by a kill is ignored. Any other line that cannot be parsed stops the audit.
 func TestBooksTakeACutLastLineAndNothingElse(t *testing.T) {
 	t.Parallel()
 	head := fmt.Sprintf("%d is P producer -\n%d try %s 0\n", epoch*1000, epoch*1000, okID)

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// partBytes is about how much of the ledgers is looked at in one piece: some ten times of it is held in memory.
+// partBytes is the approximate size of a part of the ledgers. An audit needs about ten times as much memory.
 const partBytes = 24 << 20
 
-// Audit reads all ledgers of a directory and judges every message by them, by the faults, and by what Redis holds in the end. It
-// works on one part of the messages at a time: the lines are first sorted into files by message, so that memory does not grow
-// with the run.
+// Audit reads all ledgers of a directory, and judges every message by them, by the faults, and by the final content
+// of Redis. It first sorts the lines into files by message, and then works on one part of the messages at a time. So
+// its memory does not grow with the run.
 func Audit(dir string, visibility time.Duration, faults []Fault, state State) (Tally, error) {
 	books, err := openBooks(dir)
 	if err != nil {
@@ -58,12 +58,12 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// books is what the ledgers of a directory hold, in parts by message. A line of a part is the number of its writer and the line
-// itself.
+// books holds the ledgers of a directory, in parts by message. A line of a part is the number of its writer and the
+// original line.
 type books struct {
 	writers []*writer
 	stalls  []Fault
-	dir     string // of the parts
+	dir     string // directory of the parts
 	parts   []string
 	lines   int
 }
@@ -108,8 +108,8 @@ func openBooks(dir string) (b *books, err error) {
 	return b, err
 }
 
-// sort puts the lines of one ledger into their parts. A last line without its end was cut short by a kill: what it announces did
-// not happen, and what it reports nobody was told.
+// sort distributes the lines of one ledger to the parts. A last line without a line break was cut short by a kill:
+// its step did not happen, or its result was not reported to anybody.
 func (b *books) sort(path string, outs []*bufio.Writer) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -119,7 +119,7 @@ func (b *books) sort(path string, outs []*bufio.Writer) error {
 	in := bufio.NewReaderSize(file, 256<<10)
 	first, err := in.ReadSlice('\n')
 	if err != nil {
-		return nil // it was killed before its first line was whole
+		return nil // killed before its first line was complete
 	}
 	by, ok := parseWriter(bytes.TrimSuffix(first, []byte("\n")))
 	if !ok {
@@ -153,7 +153,7 @@ func (b *books) sort(path string, outs []*bufio.Writer) error {
 	}
 }
 
-// stall is a time in which a process did not run, as it saw itself.
+// stall records a time in which a process did not run, as the process noticed itself.
 func (b *books) stall(by *writer, cells [][]byte) {
 	until, err := strconv.ParseInt(string(cells[0]), 10, 64)
 	from, err2 := strconv.ParseInt(string(bytes.TrimSpace(cells[len(cells)-1])), 10, 64)
@@ -165,7 +165,7 @@ func (b *books) stall(by *writer, cells [][]byte) {
 	}
 }
 
-// read returns the records of one part by message.
+// read returns the records of one part, by message.
 func (b *books) read(part string) (map[string][]record, error) {
 	file, err := os.Open(part)
 	if err != nil {

@@ -22,22 +22,22 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Config is the size of a campaign.
+// Config configures a campaign.
 type Config struct {
 	Seed       uint64
-	Duration   time.Duration // of load and faults
-	Rate       float64       // messages a second, of all producers together
-	Patience   float64       // weighs messages whose handlers take a while: 1 is few
-	Hold       int           // messages that the holder keeps; more than a reclaim looks at in one call
+	Duration   time.Duration // duration of load and faults
+	Rate       float64       // messages per second, of all producers together
+	Patience   float64       // weight of messages with slow handlers; 1 = few
+	Hold       int           // messages that the holder keeps; more than a reclaim reads in one call
 	Visibility time.Duration
-	Pause      [2]time.Duration // least and most between two faults of one attacker
-	Settle     time.Duration    // within which everything comes to rest after the last fault
-	Dir        string           // of the ledgers
-	Masters    int              // of a cluster, each with a replica; 0 = one standalone server
-	Partitions int              // of the main queue; 0 = 1
+	Pause      [2]time.Duration // shortest and longest pause between two faults of an attacker
+	Settle     time.Duration    // time limit to come to rest after the last fault
+	Dir        string           // directory of the ledgers
+	Masters    int              // masters of a cluster, with one replica each; 0 = one standalone server
+	Partitions int              // partitions of the main queue; 0 = 1
 	Progress   func(format string, args ...any)
-	Releases   bool // processes of the release before take part, and bridges are upgraded and rolled back
-	Metrics    bool // every process shows metrics, is scraped, and what it counted is held against its ledger
+	Releases   bool // processes of the previous release take part, and bridges are upgraded and rolled back
+	Metrics    bool // every process is scraped, and its metrics are compared with its ledger
 }
 
 const prefix = "campaign"
@@ -46,21 +46,21 @@ const prefix = "campaign"
 type controller struct {
 	t        testing.TB
 	cfg      Config
-	server   *redistest.Server // that, or the front of all of the cluster
+	server   *redistest.Server // the server, or the front of the whole cluster
 	nodes    *nodes            // nil without a cluster
-	client   rueidis.Client    // past all proxies
+	client   rueidis.Client    // bypasses all proxies
 	family   *family
 	timeline timeline
-	places   []string            // the partitions of both queues, by name
+	places   []string            // names of the partitions of both queues
 	keys     map[string]lua.Keys // by place
 	holder   *slot
-	weather  sync.Mutex // held by a fault that disturbs everybody, or by one that needs calm
+	weather  sync.Mutex // held by a fault that affects all processes, or that needs calm
 	began    time.Time
 	guests   *guests
-	denied   sync.Map        // what any of them was denied
-	kinds    map[string]bool // of faults that it can do
-	scraper  *scraper        // nil unless metrics are looked at
-	rest     []string        // what gauges said at rest, and is not so
+	denied   sync.Map        // commands that were denied to any of them
+	kinds    map[string]bool // kinds of faults that are possible
+	scraper  *scraper        // nil unless metrics are scraped
+	rest     []string        // gauges that were wrong at rest
 
 	recurring []bridge.Recurrence
 }
@@ -130,7 +130,7 @@ func (c *controller) must(what string, err error) {
 	}
 }
 
-// setUp starts the processes: the holder first and alone, because it must get the oldest messages of its group.
+// setUp starts the processes. The holder comes first and alone, because it must get the oldest messages of its group.
 func (c *controller) setUp() error {
 	ctx := context.Background()
 	r, err := bridge.Dial(ctx, c.server.URL())
@@ -169,7 +169,7 @@ func (c *controller) setUp() error {
 				change(&p)
 			}
 			var proxy *redistest.Proxy
-			if proxied && c.nodes == nil { // the nodes of a cluster name their own addresses
+			if proxied && c.nodes == nil { // nodes of a cluster announce their own addresses
 				proxy = c.server.Proxy(c.t)
 			}
 			s := c.family.add(p, proxy, c.guests)
@@ -187,7 +187,7 @@ func (c *controller) setUp() error {
 	add(roleOperator, "", 1, true, func(p *part) { p.Metrics = false })
 	load := c.cfg.Rate
 	if c.overHTTP() {
-		add(roleGateway, groups[1], 2, true, nil) // that is the group of who talks to them
+		add(roleGateway, groups[1], 2, true, nil) // the group of the worker behind them
 		addresses, secret, err := c.openGateways(ctx, r)
 		if err != nil {
 			return err
@@ -225,7 +225,7 @@ func (c *controller) setUp() error {
 	return nil
 }
 
-// fillHolder schedules what the holder has room for and waits until it has all of it.
+// fillHolder schedules as many messages as the holder can hold, and waits until it has all.
 func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	const name = "controller"
 	l, err := openLedger(filepath.Join(c.cfg.Dir, name+".ledger"), name, roleProducer, "")
@@ -253,11 +253,11 @@ func (c *controller) fillHolder(ctx context.Context, r *bridge.Redis) error {
 	})
 }
 
-// errFailed is why faults end early: one of them could not be done.
+// errFailed is the cause of an early end: a fault could not be made.
 var errFailed = errors.New("a fault could not be done")
 
-// attack does faults for the time of the campaign, longer where a kind has not come by then, and returns when all of them are
-// mended.
+// attack makes faults for the duration of the campaign, and longer until each kind has come. It returns when all
+// faults are repaired.
 func (c *controller) attack() error {
 	stop, failed := context.WithCancelCause(context.Background())
 	defer failed(nil)
@@ -305,7 +305,7 @@ func (c *controller) attack() error {
 	return errors.Join(errs...)
 }
 
-// report says now and then how far the campaign is, and fails it when a process ended by itself.
+// report reports the progress from time to time. It fails the campaign if a process ended by itself.
 func (c *controller) report(ctx context.Context) {
 	if c.cfg.Progress == nil {
 		return
@@ -330,7 +330,7 @@ func (c *controller) report(ctx context.Context) {
 	}
 }
 
-// pulse watches this process, through which all connections go, and the server.
+// pulse notices when this process, which carries all connections, or the server is slow.
 func (c *controller) pulse() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var both sync.WaitGroup
@@ -366,7 +366,7 @@ func (c *controller) pulse() (stop func()) {
 	return sync.OnceFunc(func() { cancel(); both.Wait() })
 }
 
-// mend makes sure that nothing is broken any more.
+// mend repairs everything that is still broken.
 func (c *controller) mend() error {
 	for _, s := range c.family.slots {
 		s.signal(syscall.SIGCONT)

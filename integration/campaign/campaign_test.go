@@ -17,40 +17,40 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// Variables of a long campaign; `make campaign` sets them.
+// Variables of a long campaign, set by `make campaign`.
 const (
 	envDuration = "DUESTREAM_CAMPAIGN_DURATION"
 	envOut      = "DUESTREAM_CAMPAIGN_OUT"
-	envRate     = "DUESTREAM_CAMPAIGN_RATE" // messages a second
+	envRate     = "DUESTREAM_CAMPAIGN_RATE" // messages per second
 	envSeed     = "DUESTREAM_TEST_SEED"
-	envMetrics  = "DUESTREAM_CAMPAIGN_METRICS" // 1: every process is scraped, and what it counted is held against its ledger
+	envMetrics  = "DUESTREAM_CAMPAIGN_METRICS" // 1: every process is scraped, and compared with its ledger
 )
 
-// TestCampaign is G1 to G6 under everything that can go wrong at once: see the package's documentation.
+// TestCampaign checks G1 to G6 under all faults at once: see the package documentation.
 func TestCampaign(t *testing.T) {
 	beside(t)
 	cfg := Config{Duration: 60 * time.Second, Rate: 250, Patience: 4, Hold: 1500}
 	run(t, cfg, 2600)
 }
 
-// The same on a cluster of three masters with a replica each, with a queue of three partitions, through failovers and slots that
-// move.
+// The same on a cluster of three masters with one replica each, a queue of three partitions, failovers and moved
+// slots.
 func TestCampaignOnACluster(t *testing.T) {
 	beside(t)
 	cfg := Config{Duration: 30 * time.Second, Rate: 120, Patience: 4, Hold: 300, Masters: 3, Partitions: 3}
 	run(t, cfg, 600)
 }
 
-// The same with processes of the release before beside those of this one. Bridges, a worker of each group, a producer,
-// a gateway and the operator are upgraded and rolled back while everything goes on.
+// The same with processes of the previous release beside those of this one. Bridges, a worker of each group, a
+// producer, a gateway and the operator are upgraded and rolled back during the run.
 func TestCampaignOfTwoReleases(t *testing.T) {
 	beside(t)
 	cfg := Config{Duration: 25 * time.Second, Rate: 120, Patience: 4, Hold: 300, Releases: true}
 	run(t, cfg, 800)
 }
 
-// beside lets a short campaign go on beside the others: all mostly wait for their faults. A long one has the machine
-// for itself.
+// beside runs a short campaign in parallel with the others, because all mostly wait for their faults. A long campaign
+// gets the machine for itself.
 func beside(t *testing.T) {
 	if os.Getenv(envDuration) == "" {
 		t.Parallel()
@@ -111,7 +111,7 @@ func run(t *testing.T, cfg Config, longRate float64) {
 	}
 }
 
-// lines collects text for the test's log.
+// lines collects lines for the log of the test.
 type lines struct {
 	t    *testing.T
 	text []byte
@@ -127,7 +127,7 @@ func (l *lines) flush() {
 	l.text = nil
 }
 
-// write puts table and timeline into a directory.
+// write writes the table and the timeline into a directory.
 func write(t *testing.T, dir string, r *Result) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -11,26 +11,27 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// delivery is one entry as one group had it: all that was written about it.
+// delivery is one entry in one group, with all records about it.
 type delivery struct {
 	entry   string
 	attempt int
-	meant   string // for
+	meant   string // value of the field for
 	starts  []record
 	ends    []record
 	exits   []record
 }
 
-// chain is everything that one group did with one message, by entry ID. Each entry of it leaves the pending list once:
-// acknowledged, or for the next entry, or for a dead letter.
+// chain is the history of one message in one group, by entry ID. Each entry leaves the pending list once: it is
+// acknowledged, or replaced by the next entry or a dead letter.
 type chain struct {
 	group   string
 	entries []*delivery
 	letters []Letter
-	apart   bool // crashes use no attempt up
+	apart   bool // crashes use up no attempt
 }
 
-// chainsOf sorts the records of workers by group and entry. An entry that was settled without being started belongs to none.
+// chainsOf sorts the records of workers by group and entry. It ignores an entry that was settled without being
+// started.
 func chainsOf(records []record, letters []Letter) map[string]*chain {
 	chains := map[string]*chain{}
 	of := func(group string) *chain {
@@ -87,9 +88,9 @@ func compareEntries(a, b string) int {
 	return 0
 }
 
-// won says how the entry left the pending list by a worker's doing, for certain; "" = nobody knows of having done it.
+// won returns how a worker certainly removed the entry from the pending list, or "" if no worker knows that it did.
 func (d *delivery) won() string {
-	for _, x := range slices.Backward(d.exits) { // the last: a failover may undo an exit
+	for _, x := range slices.Backward(d.exits) { // the last one, because a failover may undo an exit
 		if isWin(x) {
 			return x.word
 		}
@@ -113,28 +114,29 @@ func (d *delivery) ended(how string) bool {
 	return slices.ContainsFunc(d.ends, func(e record) bool { return e.word == how })
 }
 
-// lost says that who had the entry last was told that somebody else had taken it out.
+// lost reports whether the last worker of the entry was told that another one had removed it.
 func (d *delivery) lost() bool {
 	by := d.starts[len(d.starts)-1].by
 	return slices.ContainsFunc(d.exits, func(x record) bool { return x.by == by && x.word == string(bridge.Lost) })
 }
 
-// failed says that a handler failed on this entry in time, so that the next attempt is a retry and no duplicate.
+// failed reports whether a handler failed on this entry in time. Then the next attempt is a retry, and not a
+// duplicate.
 func (d *delivery) failed() bool {
 	return (d.ended(endFail) || d.ended(endHang)) && !d.exited(bridge.Lost) || d.ended(endAbandon)
 }
 
-// outlastedLimit says whether the time of a hung handler was over before until, in Unix µs: its attempt failed then, also when
-// the settlement came too late.
+// outlastedLimit reports whether the time of a hung handler was over before until, in Unix µs. Then its attempt
+// failed, even if the settlement came too late.
 func (d *delivery) outlastedLimit(until int64) bool {
 	return d.ended(endHang) && until-d.starts[len(d.starts)-1].at >= hangLimit.Microseconds()
 }
 
-// added is when the entry was added to the stream, in Unix µs, by the server's clock.
+// added returns when the entry was added to the stream, in Unix µs, by the server's clock.
 func (d *delivery) added() int64 { return lua.EntryTime(d.entry).UnixMicro() }
 
-// takenBehind: the message became ready for all groups a second time, when a window that began with the first time was
-// over.
+// takenBehind reports whether the message became ready for all groups a second time, after a window that began with
+// the first time.
 func (c *chain) takenBehind(window time.Duration) bool {
 	first := int64(0)
 	for _, d := range c.entries {
@@ -149,16 +151,15 @@ func (c *chain) takenBehind(window time.Duration) bool {
 	return false
 }
 
-// owners finds more than one way out of the pending list for one entry, by the ledgers alone:
+// owners finds entries that left the pending list more than once, by the ledgers alone:
 //
 //   - two exits of the same entry were told that they won;
-//   - an entry was acknowledged or dead-lettered by somebody who won, and yet the message came again to this group;
-//   - an entry was handed to two processes, which only somebody's own claim could have done;
-//   - two entries carry the same attempt, or a later one a smaller attempt, though the first of them was not released: two exits
-//     of one
-//     entry have each scheduled a retry.
+//   - an entry was acknowledged or dead-lettered by a winner, and the message was still delivered again to this group;
+//   - an entry was given to two processes, which only a claim by one of them could have done;
+//   - two entries have the same attempt, or a later one has a smaller attempt, although the first was not released: two
+//     exits of one entry have each scheduled a retry.
 //
-// Undone says whether a failover between two times (Unix µs) may have undone what happened at the first.
+// undone reports whether a failover between two times (Unix µs) may have undone an event at the first time.
 func (c *chain) owners(undone func(from, until int64) bool, complain func(format string, args ...any)) {
 	for i, d := range c.entries {
 		var wins []string
@@ -209,14 +210,14 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 	}
 }
 
-// mayBeReleased: nobody knows how it left, so it may have been by a release whose reply was lost, or whose process was killed; or
-// the stream of dead letters refused it, and its worker released it when it stopped.
+// mayBeReleased reports whether the entry may have been released: the reply of a release was lost, its process was
+// killed, or the stream of dead letters refused the entry and the worker released it at its stop.
 func (d *delivery) mayBeReleased() bool {
 	return len(d.exits) < len(d.starts) || d.exited(bridge.Unknown) || d.exited(bridge.Stuck)
 }
 
-// terminal says what is wrong with the end of a chain: lost, or a wrong terminal state. Explained is told of acknowledgements
-// that nobody saw, and says whether a fault explains that nobody did.
+// terminal checks the end of a chain, and returns the column of its fault: lost, or a wrong terminal state. explained
+// reports whether a fault explains that an acknowledgement is unknown.
 func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, problem string) {
 	if len(c.letters) > 0 {
 		return c.letter(p)
@@ -250,7 +251,7 @@ func (c *chain) terminal(p plan, explained func(d *delivery) bool) (column, prob
 	return "", ""
 }
 
-// letter says what is wrong with a dead letter: only messages that every handler fails have one, with the right reason and
+// letter checks a dead letter. Only messages that every handler fails may have one, with the right reason and
 // attempts.
 func (c *chain) letter(p plan) (column, problem string) {
 	l := c.letters[0]
@@ -258,7 +259,7 @@ func (c *chain) letter(p plan) (column, problem string) {
 	switch l.Reason {
 	case lua.ReasonRetryFor, lua.ReasonCrashes:
 		if c.apart && l.Reason == lua.ReasonCrashes && l.Attempt == 1 {
-			return "", "" // also where faults, and not its handlers, made so many
+			return "", "" // also if faults caused the crashes
 		}
 		if l.Reason != p.letterOf() {
 			return columnWrong, describe

@@ -14,10 +14,10 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// envPart turns the test binary into one part of the system in a process of its own. It holds a part as JSON.
+// envPart makes the test binary run one part of the system in a process of its own. Its value is a part as JSON.
 const envPart = "DUESTREAM_CAMPAIGN_PART"
 
-// abandoned is the exit status of a worker that was told to stop and could not settle what it held.
+// abandoned is the exit status of a worker that was told to stop and could not settle its messages.
 const abandoned = 4
 
 // Roles of parts.
@@ -30,36 +30,37 @@ const (
 	roleHolder   = "holder"
 
 	roleGateway      = "gateway"
-	roleHTTPProducer = "http-producer" // through gateways alone
-	roleHTTPWorker   = "http-worker"   // likewise
+	roleHTTPProducer = "http-producer" // only through gateways
+	roleHTTPWorker   = "http-worker"   // only through gateways
 )
 
-// part is what a child process is told.
+// part is the configuration of a child process.
 type part struct {
 	Role, Name, Group string
 	URL, Prefix       string
 	Ledger            string
 	Seed              uint64
 	Visibility        time.Duration
-	Rate              float64 // of a producer, messages a second
+	Rate              float64 // messages per second of a producer
 	Patience          float64
 	Concurrency       int
-	Partitions        int // of the main queue, for a plain worker
-	Replicas          int // that a producer waits for
+	Partitions        int // partitions of the main queue, for a plain worker
+	Replicas          int // replicas that a producer waits for
 	Metrics           bool
-	Index             int      // among those of its role and group
-	Endless           bool     // messages whose handlers do not end by themselves are produced, too
-	Gateways          []string // addresses, for who talks to them
-	Secret            string   // the token for it
+	Index             int      // index among the parts of its role and group
+	Endless           bool     // also produces messages whose handlers do not end by themselves
+	Gateways          []string // addresses of gateways
+	Secret            string   // token for the gateways
 }
 
-// policy is short, so that a campaign sees many visibility timeouts; MaxAttempts is out of reach of what faults burn.
+// policy has short times, so that a campaign sees many visibility timeouts. Faults cannot use up MaxAttempts.
 func policy(visibility time.Duration) bridge.Policy {
 	return bridge.Policy{VisibilityTimeout: visibility, MaxAttempts: 40, RetryMin: 30 * time.Millisecond,
 		RetryMax: 500 * time.Millisecond}
 }
 
-// Child runs this process as a part, when it is one, and returns its exit status. It must be called before any test runs.
+// Child runs this process as a part if envPart is set, and returns its exit status. It must be called before any
+// test.
 func Child() (status int, isChild bool) {
 	text := os.Getenv(envPart)
 	if text == "" {
@@ -139,11 +140,11 @@ func (p part) run() error {
 
 const (
 	pulseEvery = 20 * time.Millisecond
-	pulseGap   = 250 * time.Millisecond // more than this between two beats is a stall
+	pulseGap   = 250 * time.Millisecond // a longer gap between two beats is a stall
 )
 
-// pulse writes down when this process did not run: stopped by a fault, or by a machine that has too much to do. A process that
-// does not run cannot extend what it holds, so the auditor must know of it.
+// pulse records when this process did not run, because a fault stopped it or the machine was overloaded. A process
+// that does not run cannot extend its messages, so the auditor must know.
 func pulse(l *ledger) {
 	beat(func(from time.Time) { l.must(line{verbStall, "-", []any{from.UnixMicro()}}) })
 }

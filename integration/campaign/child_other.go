@@ -4,5 +4,5 @@ package campaign
 
 import "syscall"
 
-// childAttr keeps the terminal's interrupt from a child.
+// childAttr protects a child from the terminal's interrupt.
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

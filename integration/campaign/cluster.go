@@ -14,18 +14,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// nodes is the cluster of a campaign: so many masters, each with one replica. Nothing is on disk: what survives is what the
-// replica has.
+// nodes is the cluster of a campaign: masters with one replica each. Nothing is stored on disk, so only the data of
+// the replica survives.
 type nodes struct {
 	*redistest.ClusterNodes
-	clients []rueidis.Client // one for each node, which follows no redirection
+	clients []rueidis.Client // one client per node, without redirections
 
 	mu      sync.Mutex
 	orderly []Fault // planned failovers in which the replica took over at once
 }
 
-// orderlyWithin is how long a planned failover takes at most, for which nobody took a master for dead: below the node
-// timeout.
+// orderlyWithin is the longest time of a planned failover in which no master was considered dead. It is below the
+// node timeout.
 const orderlyWithin = 900 * time.Millisecond
 
 func startNodes(t testing.TB, masters int, args ...string) *nodes {
@@ -40,8 +40,8 @@ func startNodes(t testing.TB, masters int, args ...string) *nodes {
 	return n
 }
 
-// clusterCards take masters away, and move slots. The next one begins when every master has its replica again: what both have
-// lost is lost.
+// clusterCards are failovers and moved slots. The next one begins when every master has its replica again, because
+// data that both have lost is lost.
 func clusterCards(visibility time.Duration) []card {
 	away := func(kind string, take, give func(*redistest.Server)) card {
 		return card{kind, func(a *attacker) ([]string, string, error) {
@@ -88,8 +88,8 @@ func (n *nodes) switched(from, until time.Time) {
 	}
 }
 
-// watchRoles notes every replica that takes over, until ctx ends. What its master did since the replica last heard of
-// it may be undone.
+// watchRoles records every replica that takes over, until ctx ends. Writes of its master since the replica last heard
+// of it may be undone.
 func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time.Time, hits []string)) {
 	var all sync.WaitGroup
 	for _, client := range n.clients {
@@ -120,9 +120,9 @@ func (n *nodes) watchRoles(ctx context.Context, note func(kind string, from time
 	all.Wait()
 }
 
-// withoutMeant leaves those failovers out that a fault of ours explains: a master that was killed or stopped, or a
-// replica that was told to take over and did so at once. The others the cluster made by itself, because the machine was
-// too slow for its masters to answer.
+// withoutMeant returns the failovers that no fault of ours explains: no master was killed or stopped, and no replica
+// was told to take over and did so at once. The cluster made them itself, because its masters answered too slowly on
+// this machine.
 func (n *nodes) withoutMeant(faults []Fault) []Fault {
 	if n == nil {
 		return faults
@@ -142,7 +142,7 @@ func (n *nodes) withoutMeant(faults []Fault) []Fault {
 	})
 }
 
-// slot chooses what is hit: the slot of a partition of the main queue, or of a key that all share, and the master that has it.
+// slot picks a slot to hit: of a partition of the main queue, or of a shared key. It returns the slot and its master.
 func (a *attacker) slot() (int, *redistest.Server) {
 	g := lua.NewGlobals(prefix)
 	keys := []string{g.Queues, g.Defaults, g.Bridges}

@@ -1,183 +1,188 @@
-// Package campaign is the proof that duestream loses nothing, as far as a test can be one: it runs the whole system as processes,
-// breaks everything that can break, and audits every message by ledgers that the processes keep themselves.
+// Package campaign tests that duestream loses no message. It runs the whole system as processes, breaks everything
+// that can break, and audits every message by ledgers that the processes write.
 //
 // # Running it
 //
-//	go test ./integration/campaign                    the short one, about a minute; part of make test
-//	make campaign DURATION=10m                        the long one, about 2,000 messages a second
-//	make campaign DURATION=1h SEED=42 OUT=proof       the same faults in the same order as another run with this seed; writes
-//	                                                  campaign.md, timeline.txt and findings.txt into the directory proof
-//	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters, each with a replica
-//	make campaign RATE=150 DURATION=10m               so many messages a second, for a machine that has other work to do
-//	make campaign RELEASES=1 DURATION=10m             processes of the release before beside those of this one
-//	make campaign METRICS=1 DURATION=1m               with every process scraped each second; what they counted is held against
-//	                                                  their ledgers (metrics_audit.go)
+//	go test ./integration/campaign                    the short campaign, about a minute; part of make test
+//	make campaign DURATION=10m                        the long campaign, about 2,000 messages a second
+//	make campaign DURATION=1h SEED=42 OUT=proof       the faults of another run with this seed, in the same
+//	                                                   order; writes campaign.md, timeline.txt and findings.txt
+//	                                                   into the directory proof
+//	make campaign CLUSTER=1 DURATION=10m              on a cluster of three masters with one replica each
+//	make campaign RATE=150 DURATION=10m               with 150 messages a second, for a machine with other work
+//	make campaign RELEASES=1 DURATION=10m             with processes of the previous release beside those of this one
+//	make campaign METRICS=1 DURATION=1m               with every process scraped each second, and its metrics compared
+//	                                                   with its ledger (metrics_audit.go)
 //
-// It needs redis-server or valkey-server on the PATH (or a Docker engine with an image), starts a server of its own on a free
-// port, with an append-only file that is synced before every reply, and removes everything when it ends. A seed fixes what is
-// produced and which faults come in which order; when exactly they hit is up to the machine. DUESTREAM_TEST_LOG=1 shows the
-// processes' own logs.
+// A campaign needs redis-server or valkey-server on the PATH (or a Docker engine with an image). It starts a server
+// of its own on a free port, with an append-only file that is synced before every reply, and removes everything at
+// the end. A seed fixes the messages and the order of faults; the exact times depend on the machine.
+// DUESTREAM_TEST_LOG=1 shows the logs of the processes.
 //
 // # What runs
 //
-// A holder, two bridges, five Go workers and two plain workers in two groups, three producers, each a process of its own (the
-// test binary, started again) behind a network path of its own (a proxy that can cut, stall, tear and slow it). Group a has Go
-// workers only. Group b also has plain workers, which know XREADGROUP, XACK and the field "for" and nothing else, as programs in
-// other languages may; what they should fail they do not acknowledge. The holder takes the first 1,500 messages of group a and
-// keeps extending them to the end, so that reclaiming and freeing have to work behind old entries all the time.
+// The processes are a holder, two bridges, five Go workers and two plain workers in two groups, and three producers.
+// Each is the test binary, started again, behind a network path of its own: a proxy that can cut, stall, tear and
+// slow connections. Group a has Go workers only. Group b also has plain workers, which know only XREADGROUP, XACK and
+// the field "for", as programs in other languages may. A plain worker does not acknowledge messages that it should
+// fail. The holder takes the first 1,500 messages of group a and extends them to the end. So bridges must always
+// reclaim and free entries behind old ones.
 //
-// Two gateways answer HTTP requests. A producer, and a worker of group b, see nothing but them: each asks them in turn, and goes
-// on with the other when one fails. The producer publishes one message at a time, arrays, or lines, and the same ID again after
-// an answer that was lost; the worker waits for deliveries, of one queue or of both, some with a time of their own, extends,
-// and settles in each of the ways there are. They take part while no metrics are looked at, and no release before takes
-// part.
+// Two gateways answer HTTP requests. One producer, and one worker of group b, use only gateways: they alternate, and
+// use the other gateway when one fails. The producer publishes single messages, arrays, or lines. After a lost answer
+// it repeats the same ID. The worker waits for deliveries of one queue or of both, some with a time of their own. It
+// extends them, and settles them in every possible way. Gateways take part unless metrics are scraped or the previous
+// release takes part.
 //
-// Every process connects as the user that docs/OPERATIONS.md gives its role, with no more rights than that; faults are done as an
-// administrator. What the server denies any of these users is a failure (users.go).
+// Every process connects as the user that docs/OPERATIONS.md documents for its role, with no further rights. Faults
+// are made as an administrator. Any command that the server denies one of these users is a failure (users.go).
 //
-// What a message is to do is written in its ID (message.go): most are acknowledged at once; some after a while, some only after
-// the visibility timeout; some fail once or twice; some fail until their attempts are used up, or are dead-lettered by their
-// handler; some are cancelled or rescheduled by their producer; some have a dedup window and are sent twice.
+// The ID of a message tells its plan (message.go). Most messages are acknowledged at once, some after a while, some
+// only after the visibility timeout. Some fail once or twice, some until their attempts are used up, and some are
+// dead-lettered by their handler. Some are cancelled or rescheduled by their producer. Some have a dedup window and
+// are sent twice.
 //
-// Others use what not every message does (features.go): some are snoozed; some have delays of their own, or are tried for a time
-// only; some die of crashes, which use no attempt up; some are replaced by newer versions of themselves; some are due at some
-// moment of a spread; some share one of many keys. An operator, a process of its own, cancels and moves many at once by what
-// their headers say. Three recurrences happen each second, at different moments, and one of them in a time zone. Of the Go
-// workers of a group one serves each queue by itself, one serves both by weights, and one (of group a) both in order.
+// Other messages use special features (features.go). Some are snoozed. Some have retry delays of their own, or a time
+// limit for retries. Some die of crashes, which use up no attempt. Some are replaced by newer versions. Some have a
+// spread. Some share one of many keys. An operator, a process of its own, cancels and moves messages in bulk,
+// selected by headers. Three recurrences occur each second, at different times, one of them in a time zone. Each
+// group has Go workers that serve each queue separately and that serve both by weights; group a also has one that
+// serves both in order.
 //
-// Some handlers do not end by themselves (handlers.go; not while metrics are looked at, or the release before takes
-// part). Some messages have a limit for their handler, which a Go worker's outlasts; every second one outlasts its
-// context as well, so that it is abandoned. They end as dead letters. Others are cancelled wherever they are, many of
-// them while a handler runs.
+// Some handlers do not end by themselves (handlers.go; not while metrics are scraped or the previous release takes
+// part). Some messages have a handler timeout that the handler of a Go worker exceeds. Every second such handler also
+// ignores its context, and is abandoned. These messages become dead letters. Other messages are cancelled in any
+// state, often while a handler runs.
 //
-// Every process appends to a ledger of its own, unbuffered, before and after each step: a producer what it tries and what it was
-// told, a worker each start of a handler (with entry, attempt, the field "for" and due time), its end, and how the delivery was
-// settled.
+// Every process appends to a ledger of its own, unbuffered, before and after each step. A producer records each call
+// and its result. A worker records each start of a handler (with entry, attempt, the field "for" and due time), its
+// end, and the settlement of the delivery.
 //
 // # What breaks
 //
-// One attacker works on processes (kill -9, SIGSTOP beyond the visibility timeout, SIGTERM; of producers, bridges, workers,
-// gateways; a gateway is cut off from the server, or its connections are cut, some in the middle of an answer),
-// another one beside it on the network (connections cut, before a request reaches the server, after it was executed, in the
-// middle of a reply; stalled; slow), on the server (kill -9, SIGSTOP, CLIENT KILL and PAUSE, SCRIPT FLUSH, maxmemory, streams
-// that refuse entries, read-only spells), and as an operator who deletes what he should not (a group, a stream, all keys of a
-// queue). The operator does so on a second, sacrificial queue that the same processes serve: what was sent before his command may
-// be lost there, by his own hand, and is counted; everything that is sent after the workers have created their groups again must
-// be delivered. Each round of faults has every kind once, in an order that the seed decides. After the last fault everything must
-// come to rest: first, while the holder still holds, until nothing else is scheduled, pending or an entry; then, when it lets go,
-// until nothing is left at all.
+// One attacker hits producers, bridges, workers and gateways: kill -9, SIGSTOP beyond the visibility timeout,
+// SIGTERM. It also cuts off a gateway from the server, or cuts the connections of its clients, some in the middle of
+// an answer.
 //
-// The visibility timeout is two and a half seconds, so that hundreds of them pass in a run. It must exceed what a bridge needs to
-// notice an outage, two seconds: what is down for longer than that, or for less than a third of the visibility timeout, may use
-// up no attempt.
+// A second attacker works concurrently. It hits the network: connections are cut before a request reaches the server,
+// after it was executed, or in the middle of a reply; or they are stalled or slow. It hits the server: kill -9,
+// SIGSTOP, CLIENT KILL and PAUSE, SCRIPT FLUSH, maxmemory, streams that refuse entries, and read-only times. And it
+// acts as an operator who deletes a group, a stream, or all keys of a queue by mistake. That happens on a second,
+// sacrificial queue that the same processes serve. There, messages sent before such a command may be lost, and are
+// counted. Messages sent after the workers have created their groups again must be delivered.
+//
+// Each round has every kind of fault once, in an order that the seed decides. After the last fault everything must
+// come to rest. First, while the holder still holds its messages, nothing else may be scheduled, pending or an entry.
+// Then the holder releases them, and nothing at all may be left.
+//
+// The visibility timeout is two and a half seconds, so that a run sees hundreds of them. It must be longer than the
+// two seconds that a bridge needs to notice an outage. An outage longer than that, or shorter than a third of the
+// visibility timeout, must use up no attempt.
 //
 // # On a cluster
 //
-// The second form has three masters with a replica each, none of which writes to disk, and a main queue of three partitions.
-// Masters are killed, or stopped until a replica has taken over and then let go on, replicas take over as planned, and slots of
-// queues and of the keys that all queues share move to another master, while processes die as above. There are no proxies: nodes
-// name their own addresses, so no worker and no gateway is cut off.
+// The second form has three masters with one replica each, without any disk, and a main queue of three partitions.
+// Masters are killed. Masters are stopped until a replica has taken over, and then continued. Replicas take over as
+// planned. Slots of queues, and of the keys that all queues share, move to another master. Processes die as above.
+// Nodes announce their own addresses, so there are no proxies, and no worker or gateway is cut off.
 //
-// Gateways wait for the replica as well, before they answer. While one master is away they go on with the partitions
-// and queues of the others.
+// Gateways also wait for the replica before they answer. While one master is down, they go on with the partitions and
+// queues of the others.
 //
-// Producers wait for the replica, so what they were told is as strict as above: accepted is not lost, cancelled is not delivered.
-// Workers do not wait. A master that dies, or goes on for a moment although it has been replaced, takes with it what it had not
-// replicated: deliveries, exits that were told as done, and messages of which no producer was told that they are taken. The end
-// of such a message, two exits of one entry, an entry given to two processes, and an attempt that comes twice are therefore
-// excused when such a failover lies between them; planned failovers and moved slots excuse nothing.
+// Producers wait for the replica, so the same strict rules apply to their results: an accepted message is not lost, a
+// cancelled one not delivered. Workers do not wait. When a master dies, or goes on for a moment after it was
+// replaced, its writes that were not replicated are lost: deliveries, confirmed exits, and messages that no producer
+// was told were taken. Therefore such a failover excuses the end of such a message, two exits of one entry, an entry
+// given to two processes, and a repeated attempt. Planned failovers and moved slots excuse nothing.
 //
-// A master that does not answer for a second is replaced. On a machine that has too much to do the cluster does so by
-// itself: each replica that takes over is noted, and when no fault of ours explains it, it excuses what a failover
-// does. It is listed as "seen, not ours".
+// A cluster replaces a master that does not answer for a second. An overloaded machine causes such failovers, too.
+// Each replica that takes over is recorded. If no fault of ours explains it, it excuses the effects of a failover,
+// and is listed as "seen, not ours".
 //
 // # Of two releases
 //
-// In the third form processes of the release before (integration/before names it) take part on the same server. They
-// are the parts of the campaign of that release, whose tests are built from the history of the repository, so they keep
-// the same ledgers. At first all bridges are of the release before. Of the other processes some always are (the holder,
-// a producer, a worker of group a, one of group b, a plain worker), some never are (a producer, a gateway, a worker of
-// group a, a plain worker, who talks to gateways), and the rest (a producer, a gateway, a worker of each group, the
-// operator) changes with the bridges.
+// In the third form, processes of the previous release (integration/before names it) take part on the same server.
+// They are parts of the campaign of that release, whose tests are built from the history of the repository, so they
+// write the same ledgers. At first, all bridges are of the previous release. Some other processes always are: the
+// holder, a producer, a worker of group a, one of group b, and a plain worker. Some never are: a producer, a gateway,
+// a worker of group a, a plain worker, and the clients of gateways. The rest change with the bridges: a producer, a
+// gateway, a worker of each group, and the operator.
 //
-// A third attacker does what docs/OPERATIONS.md says under Upgrade and rollback, beside the other two and again and
-// again: it upgrades one bridge after the other, then workers, then producers, and after a while with bridges of this
-// release alone it takes producers and workers back, then stops all bridges, every other time rolls the queues back,
-// and starts bridges of the release before. It ends with bridges of this release. Users have what the page gives them
-// while both releases run.
+// A third attacker repeats the procedures that docs/OPERATIONS.md gives for upgrade and rollback, concurrently with
+// the other two. It upgrades the bridges one by one, then workers, then producers. After a while with bridges of this
+// release only, it rolls back producers and workers, stops all bridges, rolls back the queues every other time, and
+// starts bridges of the previous release. It ends with bridges of this release. Users have the rights that the page
+// gives them while both releases run.
 //
-// What the contract refuses while a bridge of the release before lives (ErrOldBridge) is counted, and not accepted:
-// messages with a key of producers and gateways of this release. Each time a recurrence, and a rate with a ready limit,
-// are tried as well: they must be refused beside the old bridges, and taken when those have gone. Three recurrences go
-// on from beginning to end.
+// Calls that must be refused while a bridge of the previous release is alive (ErrOldBridge) are counted as refused:
+// in this release's producers and gateways, messages with a key. Each time, a recurrence, and a rate with a ready
+// limit, are tried as well. They must be refused beside the old bridges, and accepted when those have gone. Three
+// recurrences go on from begin to end.
 //
-// The same laws hold in the same columns, for the messages of either release. One thing is excused: a rollback of a
-// queue forgets who holds which key, so a message that was in flight then may be in flight beside the next one with its
-// key.
+// The same laws, in the same columns, apply to messages of both releases. One violation is excused: a rollback of a
+// queue deletes the record of which message holds a key. So a message in flight at that time may be in flight
+// together with the next one of its key.
 //
 // # How it is judged
 //
-// The auditor has the ledgers, the timeline of faults, and what Redis holds in the end. For each message and group it follows the
-// chain of entries, each of which must have left the pending list exactly once: acknowledged, for a next entry, or for a dead
-// letter.
+// The auditor reads the ledgers, the timeline of faults, and the final content of Redis. For each message and group
+// it follows the chain of entries. Each entry must have left the pending list exactly once: acknowledged, or replaced
+// by the next entry or by a dead letter.
 //
 // Columns that must be zero:
 //
-//   - lost: accepted, not cancelled, and neither delivered nor a dead letter; or its chain ends in nothing: the last entry was
-//     retried,
-//     released or dead-lettered and nothing follows, or it is gone although no handler succeeded with it.
-//   - early: started, or added to the stream, before the due time of the receipt, of the entry, or of a confirmed reschedule. The
-//     server
-//     runs on the same machine, so its clock and the worker's are one.
+//   - lost: accepted, not cancelled, and neither delivered nor a dead letter. Or the chain has no end: the last entry
+//     was retried, released or dead-lettered and nothing follows, or it is gone although no handler succeeded.
+//   - early: started, or added to the stream, before the due time of the receipt, of the entry, or of a confirmed
+//     reschedule. The server runs on the same machine, so its clock is the worker's.
 //   - stuck: did not come to rest in time.
-//   - two owners: one entry left the pending list twice (see owners in chain.go, which needs no timing: two sides were told that
-//     they
-//     won, or an entry that was acknowledged has a successor, or a chain is forked).
-//   - wrong terminal state: dead with a wrong reason or count of attempts, dead though it must not be, acknowledged though every
-//     handler
-//     fails it, delivered though refused, or gone unseen without a fault that explains why nobody saw it.
+//   - two owners: one entry left the pending list twice: two processes were told that they won, or an entry that was
+//     acknowledged has a successor, or a chain forks (see owners in chain.go, which needs no timing).
+//   - wrong terminal state: dead with a wrong reason or number of attempts, dead although it must not be, acknowledged
+//     although every handler fails it, delivered although refused, or gone unseen without a fault that explains it.
 //   - duplicates unexplained, attempts burnt unexplained: see below.
-//   - delivered after cancel, wrong group (a Go worker's handler got a retry that is for another group), taken twice (inside a
-//     dedup
-//     window).
-//   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens of calls
-//     whose reply
-//     was lost may stay for their window of a minute or two.
+//   - delivered after cancel.
+//   - wrong group: a handler of a Go worker got a retry for another group.
+//   - taken twice inside a dedup window.
+//   - keys left: keys, members, entries, pending entries, consumers, bridges, or dedup windows past their end. Tokens
+//     of calls whose reply was lost may stay for their window of a minute or two.
 //
-// What only some messages promise has laws of its own (laws.go), which count in the same columns. A version of a message is
-// booked as a message, and its replacement as a cancel: one that was replaced and comes is "delivered after cancel", and the
-// newest one that does not come is lost. Occurrences are counted by hand, and booked as if somebody had scheduled them: one that
-// is missing is lost, one that came twice had two owners, one that nobody expects is a wrong state.
+// Promises of special messages have laws of their own (laws.go), which count in the same columns. A version of a
+// message is recorded as a message, and its replacement as a cancel. So a replaced version that is delivered is
+// "delivered after cancel", and a newest version that is not delivered is lost. Expected occurrences are computed,
+// and recorded as if they had been scheduled. A missing one is lost, one that came twice had two owners, and an
+// unexpected one is a wrong state.
 //
 // # To add a feature
 //
-// A setting of the main queue goes into mainPolicy, one of a message into a kind: featureKinds (how often), featureNames,
-// plan.features (what the message carries) and plan.featured (what handlers do with it), all in features.go. What it promises
-// beyond what all messages do goes into auditor.laws, with violations planted in TestLawsFindWhatIsPlanted. A run that never used
-// it fails, because it proves nothing of it.
+// Put a setting of the main queue into mainPolicy, and a setting of a message into a kind: featureKinds (how often),
+// featureNames, plan.features (fields of the message) and plan.featured (work of handlers), all in features.go. Put
+// the laws of the feature into auditor.laws, with planted violations in TestLawsFindWhatIsPlanted. A run that never
+// used the feature fails, because it proves nothing about it.
 //
 // # How duplicates are explained
 //
-// A start of a handler is a first delivery, or a retry when the handler before it failed, or else a duplicate: the delivery
-// before it was interrupted, or its success could not be told to the server. A duplicate is explained by a fault that hit the
-// very process that had the message before, or the server, between the two deliveries (reach, in explain.go: with a second and a
-// half for what a fault leaves behind). Without such a fault it is unexplained.
+// Each start of a handler is a first delivery, a retry if the previous handler failed, or else a duplicate: the
+// previous delivery was interrupted, or the server did not learn of its success. A duplicate is explained by a fault
+// between the two deliveries that hit the process with the previous delivery, or the server. Effects of a fault may
+// last for another second and a half (reachAfter in explain.go). Without such a fault the duplicate is unexplained.
 //
-// Of two gateways one is enough: what hits one alone explains an answer that was lost, and a delivery that it could not pass on,
-// but neither a duplicate nor an attempt of what the worker behind them had begun (alone, in explain.go).
+// Clients need only one of the two gateways. A fault of a single gateway explains a lost answer, and a delivery that
+// the gateway could not pass on. It explains neither a duplicate nor a used attempt of a delivery that the worker
+// behind it had begun (alone, in explain.go).
 //
-// An attempt that was used up though no handler failed is explained by less: only by a fault that kept its worker away while
-// others went on (killed, stopped, its own path stalled). An outage is no attempt: a server that is down, paused, full, read-only
-// or unreachable for all explains none, except to a plain worker, which does not come back for what it was given.
+// Fewer faults explain an attempt that was used up although no handler failed: only faults that kept its worker away
+// while others went on (killed, stopped, its own path stalled). An outage for all (a server that is down, paused,
+// full, read-only or unreachable) explains it only for a plain worker, which does not come back for its messages.
 //
-// A machine that has too much to do stops processes as well as SIGSTOP does. Each process watches its own pulse and writes down
-// when it did not run for a quarter of a second; such stalls explain as faults do (those that use up attempts must have lasted
-// for half a visibility timeout), and so does a server that was slow to answer a PING though nothing had been done to it. They
-// are listed apart, as "seen, not ours": a result with many of them proves less.
+// An overloaded machine stops processes as SIGSTOP does. Each process records when it did not run for a quarter of a
+// second. Such stalls explain like faults; to explain a used attempt, they must last for half a visibility timeout. A
+// server that answered a PING slowly without a fault explains as well. All of these are listed separately, as "seen,
+// not ours". A result with many of them proves less.
 //
 // # Reading a failure
 //
-// The first messages of each column are named with all that the ledgers say about them, by time, and the timeline of faults
-// follows. Look for the last entry whose exit is not what it should be, and for the fault before it that hit the process in the
+// The report shows the first messages of each column with all their records, sorted by time, and then the timeline of
+// faults. Look for the last entry with a wrong exit, and for the last fault before it that hit the process in the
 // second column.
 package campaign

@@ -7,25 +7,26 @@ import (
 	"time"
 )
 
-// How far a fault reaches: a connection is made again, a process is started and a backlog is worked off after it is over; and
-// what a process held when it was hit, it may have been given some time before.
+// How long a fault may have effects. After its end, connections are made again, processes start and a backlog is
+// worked off. Before its begin, a process may have received messages that it still held.
 const (
 	reachAfter  = 1500 * time.Millisecond
 	reachBefore = 500 * time.Millisecond
 )
 
-// explainer finds the fault that explains what happened to one delivery.
+// explainer finds the fault that explains what happened to a delivery.
 type explainer struct {
-	faults []Fault // by From
+	faults []Fault // sorted by From
 	most   time.Duration
-	long   time.Duration     // what was only seen must have lasted for so long to use up an attempt
-	group  map[string]string // name of a process → its group
-	plain  map[string]bool   // names of plain workers
-	role   map[string]string // name of a process → its role
+	long   time.Duration     // shortest observed fault that may use up an attempt
+	group  map[string]string // process → its group
+	plain  map[string]bool   // processes that are plain workers
+	role   map[string]string // process → its role
 }
 
 func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *explainer {
-	// A worker extends at a third of the visibility timeout, so it may be away for two thirds, at the worst.
+	// A worker extends each third of the visibility timeout, so in the worst case it may be away for two thirds of
+	// it.
 	e := &explainer{faults: faults, long: visibility / 2, group: map[string]string{}, plain: map[string]bool{},
 		role: map[string]string{}}
 	for _, f := range faults {
@@ -34,14 +35,15 @@ func newExplainer(visibility time.Duration, faults []Fault, writers []*writer) *
 	for _, w := range writers {
 		e.group[w.name] = w.group
 		e.role[w.name] = w.role
-		// What a gateway was given, and could not pass on, nobody comes back for either.
+		// Like a plain worker, nobody comes back for a delivery that a gateway received and could not pass on.
 		e.plain[w.name] = w.role == rolePlain || w.role == roleGateway
 	}
 	return e
 }
 
-// between returns the kind of the fault that explains best what happened between from and until (Unix µs): of those that reach
-// into that time and that f accepts, one of ours before one that was only seen, one that hit few before one that hit all.
+// between returns the kind of the fault that best explains an event between from and until (Unix µs). Only faults
+// count that reach into this time and that f accepts. A fault of ours wins over an observed one, and a fault that hit
+// few processes over one that hit all.
 func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string, ok bool) {
 	begin, end := time.UnixMicro(from).Add(-reachAfter), time.UnixMicro(until).Add(reachBefore)
 	first := sort.Search(len(e.faults), func(i int) bool { return !e.faults[i].From.Before(begin.Add(-e.most)) })
@@ -70,30 +72,30 @@ func (e *explainer) between(from, until int64, f func(Fault) bool) (kind string,
 	return kind, ok
 }
 
-// again explains why what a process had was delivered once more: a fault that hit this process, or all; or every gateway, if it
-// is behind them. Of two gateways that a worker may use, one alone explains nothing.
+// again explains why a message of a process was delivered again: by a fault that hit this process, or all processes,
+// or every gateway if the process is behind them. A fault of one gateway of two explains nothing.
 func (e *explainer) again(by string, from, until int64) (string, bool) {
 	return e.between(from, until, func(f Fault) bool { return f.Queue == "" && (f.hits(by) || e.behind(by) && e.alone(f)) })
 }
 
-// untold explains why a process was not told what became of a call: as again, or by a fault of the gateway that it had asked.
+// untold explains why a process did not get the result of a call: as again does, or by a fault of any gateway.
 func (e *explainer) untold(by string, from, until int64) (string, bool) {
 	return e.between(from, until, func(f Fault) bool {
 		return f.Queue == "" && (f.hits(by) || e.behind(by) && len(e.gatewaysOf(f)) > 0)
 	})
 }
 
-// mayBeLate says whether a request that was repeated until somebody answered may still be waiting in a gateway: one that was held
-// up executes what its caller has long given up, also after a cancel, which forgets the dedup window.
+// mayBeLate reports whether a repeated request may still wait in a gateway. A gateway that was held up executes
+// requests whose caller gave up long ago, even after a cancel, which deletes the dedup window.
 func (e *explainer) mayBeLate(first, heard int64) bool {
 	_, ok := e.between(first, heard, func(f Fault) bool { return len(e.gatewaysOf(f)) > 0 })
 	return ok && heard-first >= callWait.Microseconds()
 }
 
-// behind says whether a worker sees the server through gateways alone.
+// behind reports whether a process reaches the server only through gateways.
 func (e *explainer) behind(name string) bool { return e.role[name] == roleHTTPWorker }
 
-// gatewaysOf names the gateways that a fault hits, whichever of their starts.
+// gatewaysOf returns the slots of the gateways that a fault hits.
 func (e *explainer) gatewaysOf(f Fault) (slots []string) {
 	for _, name := range f.Hits {
 		if e.role[name] == roleGateway {
@@ -104,8 +106,8 @@ func (e *explainer) gatewaysOf(f Fault) (slots []string) {
 	return slots
 }
 
-// alone says whether a fault leaves who is behind gateways without any: it hits two of them, or one while another fault has
-// another one.
+// alone reports whether a fault leaves its clients without any gateway: it hits two, or one while another fault hits
+// the other one.
 func (e *explainer) alone(f Fault) bool {
 	own := e.gatewaysOf(f)
 	return len(own) > 1 || len(own) == 1 && slices.ContainsFunc(e.faults, func(other Fault) bool {
@@ -114,9 +116,9 @@ func (e *explainer) alone(f Fault) bool {
 	})
 }
 
-// burnt explains why an attempt was used up that no handler failed: a fault that kept its worker, by name, from the delivery for
-// long while others went on. An empty name stands for a worker of the group that cannot be told, because it never got to its
-// handler. An outage does not explain it, except to a plain worker, which does not come back for what it was given.
+// burnt explains why an attempt was used up that no handler failed: by a fault that kept the worker, named by, away
+// for long while others went on. If by is "", the delivery never reached a handler, and any worker of the group
+// counts. An outage explains it only for a plain worker, which does not come back for its messages.
 func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 	return e.between(from, until, func(f Fault) bool {
 		if f.Queue != "" {
@@ -137,14 +139,14 @@ func (e *explainer) burnt(by, group string, from, until int64) (string, bool) {
 	})
 }
 
-// undone says whether a failover in that time, or just before, may have undone what the old master did.
+// undone reports whether a failover in that time, or just before it, may have undone writes of the old master.
 func (e *explainer) undone(from, until int64) bool {
 	_, ok := e.between(from, until, func(f Fault) bool { return undoing[f.Kind] })
 	return ok
 }
 
-// burns says whether a fault keeps a worker from what it holds while others go on. A stop does when the worker cannot reach the
-// server to take its leave.
+// burns reports whether a fault keeps a worker from its messages while others go on. A clean stop does so only if the
+// worker cannot reach the server to release its messages.
 func (e *explainer) burns(f Fault) bool {
 	if leaves[f.Kind] {
 		return slices.ContainsFunc(e.faults, func(other Fault) bool {
@@ -156,8 +158,8 @@ func (e *explainer) burns(f Fault) bool {
 	return burning[f.Kind] && (whatever || f.Until.Sub(f.From) >= e.long)
 }
 
-// sortOut tells the times in which the server was slow by our doing, which are left out, from those in which the machine was
-// overloaded: then a worker that holds much may not have all of it extended in time.
+// sortOut leaves out times in which the server was slow because of our faults. The remaining ones are overloads of
+// the machine, in which a worker with many messages may not extend all of them in time.
 func sortOut(faults []Fault) []Fault {
 	return slices.DeleteFunc(slices.Clone(faults), func(f Fault) bool {
 		return f.Kind == faultOverload && slices.ContainsFunc(faults, func(other Fault) bool {

@@ -17,28 +17,29 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// slot is the place of one process: what runs there dies and is started anew, under a new name, behind the same network path.
+// slot is the place of one process. When its process dies, the next one starts under a new name, behind the same
+// network path.
 type slot struct {
 	part  part
-	proxy *redistest.Proxy // nil: it talks to the server directly
-	front *front           // of a gateway
-	busy  sync.Mutex       // held by whoever ends it, starts it or stops it
+	proxy *redistest.Proxy // nil: it connects to the server directly
+	front *front           // front of a gateway
+	busy  sync.Mutex       // held while its process is started, stopped or ended
 
 	mu     sync.Mutex
-	before bool // what is started next is of the release before
+	before bool // the next process is of the previous release
 	starts int
 	name   string
 	ledger string
 	cmd    *exec.Cmd
-	gone   chan struct{} // closed when it was reaped
-	err    error         // how it ended; after gone
+	gone   chan struct{} // closed when the process was reaped
+	err    error         // how it ended; set before gone is closed
 }
 
-// family is all processes of a campaign.
+// family holds all processes of a campaign.
 type family struct {
 	t     testing.TB
-	dir   string // of the ledgers
-	old   string // the program of the release before; "" = none of its processes take part
+	dir   string // directory of the ledgers
+	old   string // program of the previous release; "" = none takes part
 	slots []*slot
 	wg    sync.WaitGroup
 }
@@ -100,7 +101,7 @@ func (f *family) start(s *slot) error {
 	}
 	cmd := exec.Command(program)
 	cmd.Env = append(os.Environ(), envPart+"="+string(text),
-		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // judged by reportRaces
+		"GORACE="+os.Getenv("GORACE")+" exitcode=0 log_path="+filepath.Join(f.dir, raceLog)) // reportRaces judges these
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = childAttr()
 	started, gone := make(chan error, 1), make(chan struct{})
@@ -135,7 +136,7 @@ func (s *slot) signal(sig os.Signal) {
 	}
 }
 
-// freeze stops the process, or lets it go on.
+// freeze stops the process by SIGSTOP, or continues it.
 func (s *slot) freeze(stop bool) {
 	if stop {
 		s.signal(syscall.SIGSTOP)
@@ -144,8 +145,8 @@ func (s *slot) freeze(stop bool) {
 	s.signal(syscall.SIGCONT)
 }
 
-// end sends a signal and waits until the process has ended; after the timeout it is killed, and that is an error. Killed is no
-// error of a process, an exit status other than zero is.
+// end sends a signal and waits until the process has ended. After the timeout the process is killed, and end returns
+// an error. A killed process is no error, an exit status other than 0 is.
 func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	s.mu.Lock()
 	name, ledger, gone := s.name, s.ledger, s.gone
@@ -176,7 +177,7 @@ func (s *slot) end(sig os.Signal, timeout time.Duration) error {
 	return nil
 }
 
-// endAll tells all of them to stop, and returns when all have ended.
+// endAll stops all processes, and returns when all have ended.
 func endAll(slots []*slot, timeout time.Duration) error {
 	errs := make([]error, len(slots))
 	var all sync.WaitGroup
@@ -187,8 +188,8 @@ func endAll(slots []*slot, timeout time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// begun waits until a process that was started a moment ago listens to signals: it does before it opens its ledger. Where dozens
-// are started at once, with the race detector, that takes many seconds.
+// begun waits until a process that was just started handles signals, which it does before it opens its ledger. With
+// the race detector and dozens of starts at once, that takes many seconds.
 func begun(ledger string, gone <-chan struct{}) {
 	for range 12_000 {
 		if _, err := os.Stat(ledger); err == nil {
@@ -202,7 +203,7 @@ func begun(ledger string, gone <-chan struct{}) {
 	}
 }
 
-// running reports whether the process has neither ended nor been reaped.
+// running reports whether the process still runs.
 func (s *slot) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +218,7 @@ func (s *slot) running() bool {
 	}
 }
 
-// killAll ends whatever still runs.
+// killAll kills all remaining processes.
 func (f *family) killAll() {
 	for _, s := range f.slots {
 		_ = s.end(os.Kill, 10*time.Second)

@@ -15,25 +15,27 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// attacker does faults, one at a time. Two of them work side by side: one on processes, one on the server and the network.
+// attacker makes faults, one at a time. Two attackers work concurrently: one on processes, one on the server and the
+// network.
 type attacker struct {
 	c      *controller
 	random *rand.Rand
 	deck   []card
-	drawn  []card // of the current round, shuffled
+	drawn  []card // rest of the current round, shuffled
 	pause  [2]time.Duration
-	storms bool      // its faults disturb everybody: not while a zombie is made
-	from   time.Time // when the fault under way began
-	own    *slot     // that it picked, and that nobody else touches
+	storms bool      // its faults affect all processes: not while a zombie is made
+	from   time.Time // begin of the current fault
+	own    *slot     // slot of the current fault, locked for others
 }
 
-// card is one kind of fault. Do returns what it hit; from and until are its caller's.
+// card is one kind of fault. do returns what it hit; the caller records its time.
 type card struct {
 	kind string
 	do   func(a *attacker) (hits []string, queue string, err error)
 }
 
-// run does one fault after the other until ctx ends, and every kind has come. Every kind comes once before any comes twice.
+// run makes one fault after another until ctx ends and every kind has come. Every kind comes once before any comes
+// twice.
 func (a *attacker) run(ctx context.Context) error {
 	for round := 0; pause(ctx, a.between(a.pause[0], a.pause[1])) || round == 1 && len(a.drawn) > 0 &&
 		!errors.Is(context.Cause(ctx), errFailed); {
@@ -63,7 +65,7 @@ func (a *attacker) attack(next card) ([]string, string, error) {
 	return next.do(a)
 }
 
-// take has a slot for itself until let.
+// take locks a slot for this attacker, until let.
 func (a *attacker) take(s *slot) *slot {
 	a.let()
 	s.busy.Lock()
@@ -82,7 +84,7 @@ func (a *attacker) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(a.random.Float64()*float64(most-least))
 }
 
-// wait lets a fault last. It is not cut short: what was begun is mended.
+// wait waits for the duration of a fault. It ignores the end of the run, because every fault must be repaired.
 func (a *attacker) wait(least, most time.Duration) { <-time.After(a.between(least, most)) }
 
 func (a *attacker) pick(roles ...string) *slot {
@@ -90,7 +92,8 @@ func (a *attacker) pick(roles ...string) *slot {
 	return a.take(some[a.random.IntN(len(some))])
 }
 
-// processCards are the faults of single processes. Zombies come more often than the rest: they are what ownership is about.
+// processCards are the faults of single processes. Zombies come more often than the others, because they test
+// ownership.
 func processCards(visibility time.Duration, http bool) []card {
 	kill := func(roles ...string) func(*attacker) ([]string, string, error) {
 		return func(a *attacker) ([]string, string, error) {
@@ -136,12 +139,12 @@ func processCards(visibility time.Duration, http bool) []card {
 	}...)
 }
 
-// partitionCards cut a worker off. They need its proxy.
+// partitionCards cut off a worker from the server. They need its proxy.
 func partitionCards(visibility time.Duration) []card {
 	partition := card{faultPartition, func(a *attacker) ([]string, string, error) {
 		defer a.calm()()
 		s := a.pick(roleWorker)
-		for s.part.Group != groups[0] { // where messages fail whose entry another group still holds: see kindParted
+		for s.part.Group != groups[0] { // in the other one, messages fail whose entries are still held: see kindParted
 			s = a.pick(roleWorker)
 		}
 		s.proxy.Stall(true)
@@ -151,16 +154,16 @@ func partitionCards(visibility time.Duration) []card {
 	return []card{partition, partition}
 }
 
-// calm keeps the other attacker quiet until the returned function is called: nobody reclaims for a while after an outage.
+// calm keeps the other attacker quiet until end is called, because no bridge reclaims for a while after an outage.
 func (a *attacker) calm() (end func()) {
 	a.c.weather.Lock()
 	a.from = time.Now()
 	return a.c.weather.Unlock
 }
 
-// untilTaken waits until everything that a worker held was taken from it, if that does not take too long. Then it goes on, and
-// whatever its handlers have returned or return comes too late. One that was stopped is soon told by its next extend; one that
-// was cut off has finished its handlers meanwhile, and all their exits reach the server too late.
+// untilTaken waits until all messages of a worker were reclaimed, if that does not take too long. Then the worker
+// goes on, and all results of its handlers come too late. A stopped worker is soon told by its next extend. A worker
+// that was cut off has finished its handlers meanwhile, and all their exits reach the server too late.
 func (a *attacker) untilTaken(s *slot, visibility time.Duration) ([]string, string, error) {
 	a.wait(visibility, visibility+500*time.Millisecond)
 	_ = a.c.await(3*visibility, func() (string, error) {
@@ -172,14 +175,14 @@ func (a *attacker) untilTaken(s *slot, visibility time.Duration) ([]string, stri
 	return []string{s.current()}, "", nil
 }
 
-// replace ends a process and starts the next one, at once or after a while.
+// replace ends a process, and starts the next one at once or after a while.
 func (a *attacker) replace(s *slot, sig os.Signal, timeout time.Duration) ([]string, string, error) {
 	name := s.current()
 	if timeout == 0 {
 		timeout = 10 * time.Second
 	}
 	var exit *exec.ExitError
-	// the server may be away
+	// The server may be down.
 	if err := s.end(sig, timeout); err != nil && !(errors.As(err, &exit) && exit.ExitCode() == abandoned) {
 		return nil, "", err
 	}
@@ -187,7 +190,8 @@ func (a *attacker) replace(s *slot, sig os.Signal, timeout time.Duration) ([]str
 	return []string{name}, "", a.c.family.start(s)
 }
 
-// networkCards are the faults of the paths between processes and the server. Each hits one process, all of a kind, or all.
+// networkCards are faults of the network between processes and the server. Each hits one process, all of a role, or
+// all.
 func networkCards(visibility time.Duration) []card {
 	arm := func(set func(p *redistest.Proxy, n int, commands ...string)) func(*attacker) ([]string, string, error) {
 		return func(a *attacker) ([]string, string, error) {
@@ -239,7 +243,7 @@ func networkCards(visibility time.Duration) []card {
 	}
 }
 
-// paths chooses whose network breaks.
+// paths picks the processes whose network breaks.
 func (a *attacker) paths() []*slot {
 	all := a.c.family.of(roleProducer, roleBridge, roleWorker, rolePlain, roleGateway)
 	switch a.random.IntN(4) {
@@ -252,7 +256,7 @@ func (a *attacker) paths() []*slot {
 	}
 }
 
-// do runs a command with a key, past all proxies, again and again until it is taken.
+// do runs a command with a key, without a proxy, and repeats it until it is answered.
 func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
 	reply, err := insist(func(ctx context.Context) rueidis.RedisResult { return c.client.Do(ctx, keyed(c.client, args)) })
 	if err != nil {
@@ -261,8 +265,8 @@ func (c *controller) do(args ...string) (rueidis.RedisMessage, error) {
 	return reply, err
 }
 
-// insist repeats a call for 20 s until the server answers it. Nil is an answer. While a slot moves or has no master, a cluster's
-// refusal is none.
+// insist repeats a call for at most 20 s, until the server answers it. A nil reply is an answer. The refusal of a
+// cluster whose slot moves or has no master is none.
 func insist(call func(ctx context.Context) rueidis.RedisResult) (rueidis.RedisMessage, error) {
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -282,8 +286,8 @@ func insist(call func(ctx context.Context) rueidis.RedisResult) (rueidis.RedisMe
 	}
 }
 
-// keyed builds a command that a cluster's client sends to the master of its key: the first word behind the command, or behind
-// XINFO's and XGROUP's own.
+// keyed builds a command that a cluster client sends to the master of its key. The key is the first word after the
+// command, or after the subcommand of XINFO and XGROUP.
 func keyed(c rueidis.Client, args []string) rueidis.Completed {
 	n := 1
 	if args[0] == "XINFO" || args[0] == "XGROUP" {
@@ -292,7 +296,7 @@ func keyed(c rueidis.Client, args []string) rueidis.Completed {
 	return c.B().Arbitrary(args[:n]...).Keys(args[n]).Args(args[n+1:]...).Build()
 }
 
-// all runs a command at the server, or at every node of the cluster, and returns the replies.
+// all runs a command on the server, or on every node of the cluster, and returns the replies.
 func (c *controller) all(args ...string) (replies []rueidis.RedisMessage, err error) {
 	clients := []rueidis.Client{c.client}
 	if c.nodes != nil {

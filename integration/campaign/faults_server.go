@@ -8,10 +8,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// maxEntryID is the last ID that a stream can give out: one that has, refuses every XADD.
+// maxEntryID is the last ID of a stream. After it, the stream refuses every XADD.
 const maxEntryID = "18446744073709551615-18446744073709551615"
 
-// standaloneCards are the faults of a server that nobody stands in for.
+// standaloneCards are the faults of a server without a replica.
 func standaloneCards(visibility time.Duration) []card {
 	return []card{
 		{faultKillServer, func(a *attacker) ([]string, string, error) {
@@ -37,7 +37,7 @@ func standaloneCards(visibility time.Duration) []card {
 	}
 }
 
-// serverCards are the faults of the server, or of all servers at once, and what operators do to them.
+// serverCards are the faults of the server, or of all servers at once, and commands of operators on them.
 func serverCards(visibility time.Duration) []card {
 	return []card{
 		{faultClientKill, func(a *attacker) ([]string, string, error) {
@@ -50,7 +50,7 @@ func serverCards(visibility time.Duration) []card {
 			if _, err := a.c.all("CLIENT", "PAUSE", number(d.Milliseconds()), mode); err != nil {
 				return nil, "", err
 			}
-			<-time.After(d) // the server lets go by itself
+			<-time.After(d) // the server ends the pause itself
 			return nil, "", nil
 		}},
 		{faultScriptFlush, func(a *attacker) ([]string, string, error) {
@@ -70,12 +70,12 @@ func serverCards(visibility time.Duration) []card {
 	}
 }
 
-// place chooses a partition of the main queue.
+// place picks a partition of the main queue.
 func (a *attacker) place() lua.Keys { return a.c.keys[a.c.places[a.random.IntN(len(a.c.places)-1)]] }
 
-// away is for how long a server does not answer and yet stays the same: well below the visibility timeout, or beyond it. In
-// between lies what a bridge cannot see: it takes a gap of two seconds in its heartbeats for an outage, and workers have two
-// thirds of a visibility timeout to spare.
+// away picks how long a server does not answer without a restart: well below the visibility timeout, or beyond it. A
+// bridge cannot notice a time in between: it counts a gap of two seconds in its heartbeats as an outage, while
+// workers have two thirds of a visibility timeout to spare.
 func (a *attacker) away(visibility time.Duration) time.Duration {
 	if a.random.IntN(2) == 0 {
 		return a.between(visibility/10, visibility/3)
@@ -83,11 +83,11 @@ func (a *attacker) away(visibility time.Duration) time.Duration {
 	return a.between(visibility, 2*visibility)
 }
 
-// refuse lets a stream refuse entries for a while: its last ID is set to the greatest there is, and back to now, which is later
-// than every ID that it gave out.
+// refuse makes a stream refuse entries for a while: it sets the last ID to the greatest one, and then back to the
+// current time, which is later than every entry.
 func (a *attacker) refuse(stream string) error {
 	if info, err := a.streamInfo(stream); err != nil || info == nil {
-		return err // there is none yet
+		return err // there is no stream yet
 	}
 	if _, err := a.c.do("XSETID", stream, maxEntryID); err != nil {
 		return err
@@ -102,7 +102,7 @@ func (a *attacker) refuse(stream string) error {
 	return err
 }
 
-// streamInfo is XINFO STREAM as text; nil when there is no stream.
+// streamInfo returns XINFO STREAM as text, or nil if there is no stream.
 func (a *attacker) streamInfo(stream string) (map[string]string, error) {
 	reply, err := a.c.do("XINFO", "STREAM", stream)
 	if err != nil {
@@ -129,7 +129,7 @@ func (a *attacker) streamInfo(stream string) (map[string]string, error) {
 	return info, nil
 }
 
-// operatorCards destroy what is in the sacrificial queue. They are over when its groups are there again.
+// operatorCards destroy data of the sacrificial queue. They end when its groups exist again.
 func operatorCards() []card {
 	return []card{
 		{faultDestroyGroup, func(a *attacker) ([]string, string, error) {
@@ -151,8 +151,8 @@ func keysOf(k lua.Keys) []string {
 	return k.All()
 }
 
-// awaitGroups returns when the workers have created every group of the sacrificial queue again: what becomes ready before that is
-// not owed to a group that did not exist.
+// awaitGroups returns when the workers have created every group of the sacrificial queue again. Messages that become
+// ready before that are not owed to a group that did not exist.
 func (a *attacker) awaitGroups() error {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		state, err := a.c.stream(a.c.keys[queueSide].Stream)

@@ -15,36 +15,36 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Kinds of messages that use what not every message does. Each has a law of its own, in laws.go.
+// Kinds of messages that use special features. Each has a law of its own, in laws.go.
 const (
 	kindSnooze  = 'z' // a Go worker snoozes it n times, then acknowledges it
-	kindGaps    = 'y' // fails n times, with a list of delays of its own
-	kindAge     = 'q' // always fails, and is tried for so long only
-	kindCrash   = 'k' // in group b it dies when plain workers abandoned it n times; others snooze it, but not for ever
-	kindVersion = 'v' // replaced n-1 times by newer versions of it
-	kindSweep   = 'b' // cancelled by an operator, among many
-	kindShift   = 't' // moved by an operator, among many
-	kindSpread  = 'i' // due at some moment of a second
+	kindGaps    = 'y' // fails n times, with retry delays of its own
+	kindAge     = 'q' // always fails, and is tried for a limited time
+	kindCrash   = 'k' // in group b it dies after n crashes of plain workers; others snooze it, with a limit
+	kindVersion = 'v' // replaced by newer versions n-1 times
+	kindSweep   = 'b' // cancelled by an operator in bulk
+	kindShift   = 't' // moved by an operator in bulk
+	kindSpread  = 'i' // spread over a second
 	kindKeyed   = 'j' // has a key, and fails n-1 times
 )
 
-// What these messages say.
+// Settings of these messages.
 var gaps = []time.Duration{200 * time.Millisecond, 600 * time.Millisecond, time.Second}
 
 const (
 	snoozeFor = 300 * time.Millisecond
-	patient   = 12                     // snoozes of kindCrash
-	oldest    = 2 * time.Second        // how long kindAge is tried
-	ageGap    = 400 * time.Millisecond // between its attempts
+	patient   = 12                     // most snoozes of kindCrash
+	oldest    = 2 * time.Second        // time limit of kindAge
+	ageGap    = 400 * time.Millisecond // delay between its attempts
 	spread    = time.Second
-	keys      = 400 // of them; a plain worker keeps one for a second or two
+	keys      = 400 // number of keys; a plain worker blocks one for a second or two
 
-	headerBulk  = "bulk" // names what the operator does
+	headerBulk  = "bulk" // header that selects messages for the operator
 	bulkCancels = "cancel"
 	bulkMoves   = "move"
 )
 
-// featureKinds are drawn beside the others; weights are of 1,000.
+// featureKinds are drawn beside the other kinds. Weights are in thousandths.
 var featureKinds = []weighted{
 	{kindSnooze, 20, 3}, {kindGaps, 20, 3}, {kindAge, 6, 0}, {kindCrash, 10, 1}, {kindVersion, 20, 3}, {kindSweep, 15, 0},
 	{kindShift, 15, 0}, {kindSpread, 20, 0}, {kindKeyed, 20, 2}, {kindHang, 6, 2}, {kindHalt, 20, 0},
@@ -56,13 +56,13 @@ var featureNames = map[byte]string{
 	kindKeyed: "one at a time per key", kindHang: "hung", kindHalt: "cancelled while it runs",
 }
 
-// mainPolicy is the policy of the main queue: what a campaign switches on for it.
+// mainPolicy returns the policy of the main queue, with all features that a campaign turns on.
 func mainPolicy() admin.PolicyUpdate {
-	// What happens is told, too: no fault may turn a history into a loss.
+	// The history is on, too: no fault of a history may lose a message.
 	return admin.PolicyUpdate{History: new(100_000)}
 }
 
-// features writes into a message what its kind asks for.
+// features sets the fields of a message that its kind needs.
 func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
 	switch p.kind {
 	case kindGaps:
@@ -89,10 +89,10 @@ func (p plan) features(random *rand.Rand, m *bridge.NewMessage) {
 	}
 }
 
-// keyOf is the key of a message of kindKeyed.
+// keyOf returns the key of a message of kindKeyed.
 func keyOf(id string) string { return fmt.Sprint("key-", hash(id)%keys) }
 
-// featured is what a handler does with a message of one of these kinds.
+// featured returns what a handler does with a message of one of these kinds.
 func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 	snoozes, _ := strconv.Atoi(m.Extra[lua.FieldSnoozes])
 	switch p.kind {
@@ -126,12 +126,12 @@ func (p plan) featured(m *bridge.Message, plain bool) (end string) {
 
 func (p plan) featuredByGo(m *bridge.Message) string { return p.featured(m, false) }
 
-// A version of a message is one of its own in ledgers: <ID>!<n>. Its payload says which it is.
+// In ledgers, a version of a message is a message of its own: <ID>!<n>. The payload holds its number.
 func version(n int) []byte { return fmt.Appendf(nil, "%d;", n) }
 
 func versionID(id string, n int) string { return fmt.Sprint(id, "!", n) }
 
-// bookedAs is what ledgers call a message.
+// bookedAs returns the name of a message in ledgers.
 func bookedAs(id string, payload []byte) string {
 	if p, ok := planOf(id); !ok || p.kind != kindVersion {
 		return id
@@ -140,7 +140,7 @@ func bookedAs(id string, payload []byte) string {
 	return id + "!" + n
 }
 
-// replace sends newer versions of a message, one after the other, at moments around the due time of the one before.
+// replace sends newer versions of a message, one after another, around the due time of the previous version.
 func (p *producer) replace(queue, id string, due time.Time, last int, random *rand.Rand) {
 	waits := make([]time.Duration, last+1)
 	for i := range waits {
@@ -157,7 +157,7 @@ func (p *producer) replace(queue, id string, due time.Time, last int, random *ra
 			answer := verdict(versionID(id, n), receipt, err)
 			over := changeMaybe
 			switch {
-			case answer.verb == verbTaken && (receipt.Replaced || time.Now().Before(due)): // it was not ready before its due time
+			case answer.verb == verbTaken && (receipt.Replaced || time.Now().Before(due)): // not ready before then
 				over = changeOK
 			case answer.verb == verbRefuse:
 				over = changeNo
@@ -171,7 +171,7 @@ func (p *producer) replace(queue, id string, due time.Time, last int, random *ra
 	})
 }
 
-// operate cancels and moves many messages of the main queue at once, by what their headers say, until ctx ends.
+// operate cancels and moves messages of the main queue in bulk, selected by headers, until ctx ends.
 func (p part) operate(ctx context.Context, r *bridge.Redis, l *ledger) error {
 	random := rand.New(rand.NewPCG(p.Seed, 7))
 	for pause(ctx, time.Second+time.Duration(random.IntN(1500))*time.Millisecond) {
@@ -184,7 +184,7 @@ func (p part) operate(ctx context.Context, r *bridge.Redis, l *ledger) error {
 	return nil
 }
 
-// bulkRun collects what one bulk change says, and writes it down: what was meant before it is done, and what became of it.
+// bulkRun records one bulk change in the ledger: the selected messages before it, and their results after it.
 type bulkRun struct {
 	l      *ledger
 	verb   string
@@ -224,8 +224,8 @@ func (b *bulkRun) end(err error, due func(id string) int64) {
 	b.l.must(lines...)
 }
 
-// bulkWait is how long a bulk change may take: behind a large backlog, at a rate, it would take minutes, and who is told to stop
-// has half of one.
+// bulkWait is the time limit of a bulk change. With a large backlog and a rate it would take minutes, and a process
+// that is told to stop has half a minute.
 const bulkWait = 15 * time.Second
 
 func (p part) sweep(r *bridge.Redis, l *ledger, random *rand.Rand) {
@@ -249,10 +249,11 @@ func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	b.end(err, func(id string) int64 { return result.To.Add(lua.SpreadOf(id, most)).UnixMilli() })
 }
 
-// recurrencesBook is the ledger of occurrences, which nobody keeps while they happen.
+// recurrencesBook is the ledger of occurrences. It is written after the run.
 const recurrencesBook = "recurrences"
 
-// recurring are what recurs in the main queue, from start to end. Their occurrences are audited as messages that were accepted.
+// recurring returns the recurrences of the main queue, from start to end. Their occurrences are audited as accepted
+// messages.
 func recurring(start, end time.Time) []bridge.Recurrence {
 	all := []bridge.Recurrence{
 		{Name: plan{queueMain, kindOK, 0}.id("every", 1), Every: time.Second},
@@ -265,7 +266,7 @@ func recurring(start, end time.Time) []bridge.Recurrence {
 	return all
 }
 
-// recur writes the recurrences, which end with the load.
+// recur creates the recurrences. They end with the load.
 func (c *controller) recur(ctx context.Context, client *bridge.Client) error {
 	start := time.Now().Add(2 * time.Second).Truncate(time.Second).Add(250 * time.Millisecond)
 	c.recurring = recurring(start, start.Add(c.cfg.Duration.Truncate(time.Second)))
@@ -277,7 +278,7 @@ func (c *controller) recur(ctx context.Context, client *bridge.Client) error {
 	return nil
 }
 
-// occurrences are when a recurrence must have happened, by simple counting.
+// occurrences returns the times at which a recurrence must have occurred, by simple counting.
 func occurrences(r bridge.Recurrence) (all []time.Time) {
 	for at := r.Start.Truncate(time.Second).Add(r.Phase); !at.After(r.End); at = at.Add(time.Second) {
 		if !at.Before(r.Start) {
@@ -287,8 +288,8 @@ func occurrences(r bridge.Recurrence) (all []time.Time) {
 	return all
 }
 
-// bookRecurrences writes down, as if somebody had scheduled them, all occurrences that there must have been: the auditor then
-// misses each that is missing, finds each that came twice, and each that nobody expected. It removes the recurrences.
+// bookRecurrences records all expected occurrences as if they had been scheduled. So the auditor finds each missing,
+// duplicated or unexpected one. It also removes the recurrences.
 func (c *controller) bookRecurrences(ctx context.Context, client *bridge.Client, l *ledger) error {
 	for _, r := range c.recurring {
 		if err := client.RemoveRecurrence(ctx, queueMain, r.Name); err != nil {
@@ -336,7 +337,8 @@ func (c *controller) endRecurrences() error {
 	return c.bookRecurrences(ctx, client, l)
 }
 
-// queuesOf says how a Go worker serves both queues: by a Worker for each, by one with weights, or by one in order.
+// queuesOf returns how a Go worker serves both queues: with a Worker for each, with one by weights, or with one in
+// order.
 func queuesOf(index int) (weighted []bridge.WorkerQueue, strict bool) {
 	both := []bridge.WorkerQueue{{Queue: queueMain, Weight: 3}, {Queue: queueSide, Weight: 1}}
 	switch index % 3 {

@@ -15,13 +15,13 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// gatewayPatience is what requests under way are given when a gateway is told to stop.
+// gatewayPatience is the time for requests in flight when a gateway is told to stop.
 const gatewayPatience = 15 * time.Second
 
-// socketOf is where the gateway of a name listens.
+// socketOf returns the socket of a gateway process.
 func socketOf(dir, name string) string { return filepath.Join(dir, name+".sock") }
 
-// answer is what `duestream gateway` does, with a listener that only its front finds.
+// answer runs a gateway as `duestream gateway` does, on a socket that only its front uses.
 func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) error {
 	store, err := access.Open(access.Config{Client: r.Client, Prefix: p.Prefix, Log: log})
 	if err != nil {
@@ -49,21 +49,22 @@ func (p part) answer(ctx context.Context, r *bridge.Redis, log *slog.Logger) err
 	return errors.Join(err, g.Close())
 }
 
-// tokenForAll makes the token of everybody who talks to gateways.
+// tokenForAll creates the token of all clients of gateways.
 func tokenForAll(ctx context.Context, r *bridge.Redis) (string, error) {
 	return access.Add(ctx, r.Client, prefix, access.Token{Name: "campaign", Verbs: access.Verbs(), Queues: []string{"*"}})
 }
 
-// front is the address of a gateway, which stays when its process is replaced. It cuts connections on demand.
+// front is the permanent address of a gateway, which its processes share one after another. It cuts connections on
+// demand.
 type front struct {
-	target   func() string // socket of who answers now
+	target   func() string // socket of the current process
 	listener net.Listener
 	wg       sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
-	links  map[net.Conn]struct{} // those of both sides
-	tears  int                   // replies to be cut
+	links  map[net.Conn]struct{} // connections of both sides
+	tears  int                   // number of replies to cut
 }
 
 func newFront(t testing.TB, target func() string) (*front, error) {
@@ -93,7 +94,7 @@ func (f *front) serve(client net.Conn) {
 	defer client.Close()
 	server, err := net.DialTimeout("unix", f.target(), time.Second)
 	if err != nil {
-		return // nobody answers
+		return // no process listens
 	}
 	defer server.Close()
 	if !f.link(client, server) {
@@ -108,7 +109,7 @@ func (f *front) serve(client net.Conn) {
 	pass(client, server, f.torn)
 }
 
-// pass copies until one side is closed, or only says so many of what was read.
+// pass copies bytes until one side is closed, or until only returns fewer bytes than were read.
 func pass(to, from net.Conn, only func(n int) int) {
 	piece := make([]byte, 32<<10)
 	for {
@@ -120,7 +121,7 @@ func pass(to, from net.Conn, only func(n int) int) {
 	}
 }
 
-// torn says how many of n bytes of a reply get through.
+// torn returns how many of n bytes of a reply are passed on.
 func (f *front) torn(n int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,14 +132,14 @@ func (f *front) torn(n int) int {
 	return n
 }
 
-// tear has the next n replies cut in the middle.
+// tear makes the front cut the next n replies in the middle.
 func (f *front) tear(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.tears = n
 }
 
-// cut closes all connections, whatever is on its way.
+// cut closes all connections at once.
 func (f *front) cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -173,7 +174,7 @@ func (f *front) close() {
 	f.wg.Wait()
 }
 
-// openGateways gives each gateway its front, and returns what whoever talks to them is told.
+// openGateways gives each gateway its front, and returns the addresses and the token for clients.
 func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (addresses []string, secret string, err error) {
 	for _, s := range c.family.of(roleGateway) {
 		f, err := newFront(c.t, func() string { return socketOf(c.cfg.Dir, s.current()) })
@@ -187,10 +188,11 @@ func (c *controller) openGateways(ctx context.Context, r *bridge.Redis) (address
 	return addresses, secret, err
 }
 
-// overHTTP says whether gateways, and who talks to them, take part: they show no metrics.
+// overHTTP reports whether gateways and their clients take part. They have no metrics, so a run with metrics excludes
+// them.
 func (c *controller) overHTTP() bool { return !c.cfg.Metrics }
 
-// stalledGateway has a gateway stand still for a visibility timeout or two.
+// stalledGateway returns a fault that stalls a gateway for one or two visibility timeouts.
 func stalledGateway(kind string, visibility time.Duration, set func(s *slot, stall bool)) card {
 	return card{kind, func(a *attacker) ([]string, string, error) {
 		s := a.pick(roleGateway)
@@ -201,7 +203,7 @@ func stalledGateway(kind string, visibility time.Duration, set func(s *slot, sta
 	}}
 }
 
-// cutGatewayCard cuts a gateway off. It needs its proxy.
+// cutGatewayCard cuts off a gateway from the server. It needs the gateway's proxy.
 func cutGatewayCard(visibility time.Duration) card {
 	return stalledGateway(faultCutGateway, visibility, func(s *slot, stall bool) { s.proxy.Stall(stall) })
 }

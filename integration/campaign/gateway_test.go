@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// Who works behind two gateways goes on with the other when one fails, so one fault of one gateway explains no more than an
-// answer that was lost.
+// A worker behind two gateways uses the other one when one fails. So a fault of one gateway explains only a lost
+// answer.
 func TestOneGatewayExplainsOnlyWhatWasNotAnswered(t *testing.T) {
 	t.Parallel()
 	const (
@@ -62,7 +62,8 @@ func TestOneGatewayExplainsOnlyWhatWasNotAnswered(t *testing.T) {
 	}
 }
 
-// A producer behind gateways is told of a message again and again: as duplicate once, and taken all the same.
+// A producer behind gateways repeats a message. It may be told once that it is a duplicate, and the message is still
+// taken.
 func TestWhatIsPublishedAgainIsPromisedOnce(t *testing.T) {
 	t.Parallel()
 	if tally := play(t, okID, strings.ReplaceAll(taken, "P", "S")+"5 S try 0\n 6 S taken @5\n"+doneA+doneB, nil,
@@ -101,7 +102,8 @@ func TestWhatIsPublishedAgainIsPromisedOnce(t *testing.T) {
 	}
 }
 
-// scripted answers each request with the next of some answers: a status, and a body behind it.
+// scripted returns a client of a server that gives these answers in order: a status and a body. "" cuts the
+// connection.
 func scripted(t *testing.T, answers ...string) *httpClient {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,11 +123,11 @@ func scripted(t *testing.T, answers ...string) *httpClient {
 	return newHTTPClient(part{Gateways: []string{s.URL}})
 }
 
-// What is said of a message after an answer that was lost is what is known for certain, and no more.
+// After a lost answer, a client reports exactly what is known for certain.
 func TestPublishingAgainKnowsWhatItKnows(t *testing.T) {
 	t.Parallel()
 	const due = `ok {"id":"x","due":"2030-01-02T03:04:05Z"}`
-	one := okID // whose way is that of single messages
+	one := okID // an ID that is sent as a single message
 	for n := 2; hash(one)%3 != 0; n++ {
 		one = plan{queueMain, kindOK, 0}.id("p", uint64(n))
 	}
@@ -156,7 +158,7 @@ func TestPublishingAgainKnowsWhatItKnows(t *testing.T) {
 	}
 }
 
-// A front cuts a reply in the middle, once, and answers with nothing while nobody listens.
+// A front cuts one reply in the middle, and closes connections while no process listens.
 func TestFrontCutsReplies(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "s")

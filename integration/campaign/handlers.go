@@ -13,24 +13,24 @@ import (
 
 // Kinds of messages whose handlers do not end by themselves.
 const (
-	kindHang = 'u' // n attempts; the handler of a Go worker outlasts its limit, and every second one its context as well
-	kindHalt = 'n' // cancelled by its producer wherever it is, also while a handler runs
+	kindHang = 'u' // n attempts; its handler in a Go worker exceeds its limit, and every second one its context
+	kindHalt = 'n' // cancelled by its producer in any state, also while a handler runs
 )
 
 const (
-	hangLimit    = 300 * time.Millisecond // of kindHang, as its message says
+	hangLimit    = 300 * time.Millisecond // handler timeout of a kindHang message
 	abandonAfter = 500 * time.Millisecond // of all Go workers
 	hangFor      = 4 * time.Second        // well beyond both
-	haltTakes    = 3                      // a handler of kindHalt takes so many times as long as one that takes a while
+	haltTakes    = 3                      // duration of a kindHalt handler, as a multiple of that of a slow handler
 )
 
-// endless says whether messages whose handlers do not end by themselves take part: workers of the release before do not
-// know them, and metrics count them otherwise than ledgers do.
+// endless reports whether messages whose handlers do not end by themselves take part. Workers of the previous release
+// do not support them, and metrics count them differently from ledgers.
 func (c *controller) endless() bool { return !c.cfg.Releases && !c.cfg.Metrics }
 
 func isEndless(kind byte) bool { return kind == kindHang || kind == kindHalt }
 
-// draw is the plan of a producer's next message.
+// draw returns the plan of a producer's next message.
 func (p part) draw(random *rand.Rand) plan {
 	drawn := draw(random, p.Patience)
 	if !p.Endless && isEndless(drawn.kind) {
@@ -39,7 +39,8 @@ func (p part) draw(random *rand.Rand) plan {
 	return drawn
 }
 
-// hang is a handler whose time ends before it does. It says so before: who abandons it does not wait.
+// hang is a handler that exceeds its limit. It records its end beforehand, because a worker that abandons it does not
+// wait.
 func (p part) hang(ctx context.Context, l *ledger, m *bridge.Message) error {
 	l.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, endHang}})
 	stop := ctx.Done()
@@ -50,13 +51,13 @@ func (p part) hang(ctx context.Context, l *ledger, m *bridge.Message) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-		return nil // nobody is to take this for a success
+		return nil // its time is over: this is no success
 	case <-stop:
 		return context.Cause(ctx)
 	}
 }
 
-// halt cancels a message, whoever has it.
+// halt cancels a message in any state.
 func (p *producer) halt(queue, id string) {
 	p.ledger.must(line{verbHalt, id, []any{changeAsked}})
 	done, err := p.client.CancelRunning(context.Background(), queue, "", id)
@@ -73,7 +74,7 @@ func (p *producer) halt(queue, id string) {
 	p.ledger.must(line{verbHalt, id, []any{word}})
 }
 
-// CancelRunning cancels one message wherever it is.
+// CancelRunning cancels one message in any state.
 func (h *httpClient) CancelRunning(_ context.Context, queue, _ string, ids ...string) ([]bridge.Cancellation, error) {
 	a, err := h.change(http.MethodDelete, queuePath(queue)+"/messages/"+ids[0]+"?running=true")
 	if errors.Is(err, bridge.ErrNotScheduled) {
@@ -87,8 +88,8 @@ func (h *httpClient) CancelRunning(_ context.Context, queue, _ string, ids ...st
 	return []bridge.Cancellation{{ID: ids[0], Verdict: said.Verdict}}, err
 }
 
-// halts finds what began after its message was cancelled: what nobody held must not begin, and what somebody held not
-// anew. A master that was replaced meanwhile may have given it out.
+// halts finds handlers that started after the cancel of their message: any start if nobody held the message, and a
+// start of a new delivery if somebody did. A master that was replaced meanwhile may have delivered it.
 func (a *auditor) halts(p promise, c *chain, complain func(column, format string, args ...any)) {
 	if p.halted == 0 {
 		return

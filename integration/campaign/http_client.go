@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	httpShare = 8                      // of so many messages one is published over HTTP
-	shunned   = 700 * time.Millisecond // for how long a gateway that failed is not asked first
-	callWait  = 2 * time.Second        // for an answer
-	httpTries = 8 * time.Second        // for how long a request is repeated: well within dedupWindow
-	httpPause = 100 * time.Millisecond // after both gateways failed
+	httpShare = 8                      // one of so many messages is published over HTTP
+	shunned   = 700 * time.Millisecond // how long a gateway that failed is avoided
+	callWait  = 2 * time.Second        // time limit of one request
+	httpTries = 8 * time.Second        // time limit of all tries: well within dedupWindow
+	httpPause = 100 * time.Millisecond // pause after both gateways failed
 )
 
-// Types of problems that this client branches on.
+// Problem types that this client checks for.
 const (
 	problemPrefix       = "urn:duestream:problem:"
 	problemDuplicate    = problemPrefix + "duplicate"
@@ -34,7 +34,7 @@ const (
 	problemUnavailable  = problemPrefix + "unavailable"
 )
 
-// httpClient asks gateways in turn, and goes on with the next one when one fails.
+// httpClient asks the gateways in turn, and uses the next one when one fails.
 type httpClient struct {
 	gateways []string
 	secret   string
@@ -50,7 +50,7 @@ func newHTTPClient(p part) *httpClient {
 		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 50, IdleConnTimeout: 10 * time.Second}}}
 }
 
-// pick returns the gateway whose turn it is: one that did not fail a moment ago, if there is any.
+// pick returns the next gateway. It skips gateways that failed a moment ago, unless all did.
 func (h *httpClient) pick() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -69,12 +69,13 @@ func (h *httpClient) shun(at int) {
 	h.failed[at] = time.Now()
 }
 
-// answered is what a gateway said. Uncertain: what was asked may have been done, or not; then there is nothing else.
+// answered is the response of a gateway. If uncertain is set, the request may have been executed, and the other
+// fields are not set.
 type answered struct {
 	uncertain bool
 	status    int
 	problem   httpProblem
-	body      []byte // also the first part of one that was cut
+	body      []byte // for a response that was cut, its first part
 }
 
 type httpProblem struct {
@@ -82,12 +83,13 @@ type httpProblem struct {
 	Detail string `json:"detail"`
 }
 
-// uncertain says whether what was asked may have been done in spite of the problem.
+// uncertain reports whether the request may have been executed in spite of the problem.
 func (p httpProblem) uncertain() bool {
 	return p.Type == problemUncertain || p.Type == problemUnavailable && !p.oldBridge()
 }
 
-// oldBridge says whether a gateway refused what a living bridge of the release before does not serve.
+// oldBridge reports whether a gateway refused the request because a live bridge of the previous release does not
+// support it.
 func (p httpProblem) oldBridge() bool {
 	return p.Type == problemUnavailable && strings.HasPrefix(p.Detail, "a bridge is alive that does not serve this")
 }
@@ -127,7 +129,7 @@ func (h *httpClient) ask(method, path string, body []byte, wait time.Duration, h
 	return a
 }
 
-// change asks until the answer is known. After an answer that was lost, a later one that finds nothing to change says nothing.
+// change repeats a request until its result is known. After a lost answer, a later "not found" proves nothing.
 func (h *httpClient) change(method, path string) (answered, error) {
 	uncertain := false
 	for until := time.Now().Add(httpTries); ; {
@@ -151,7 +153,7 @@ func (h *httpClient) change(method, path string) (answered, error) {
 	}
 }
 
-// receiptOf reads a receipt.
+// receiptOf parses a receipt.
 func receiptOf(text []byte) (bridge.Receipt, error) {
 	var r struct {
 		ID       string

@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// posted is a message as a gateway takes it.
+// posted is the JSON of a message for a gateway.
 type posted struct {
 	ID          string            `json:"id"`
 	Payload     []byte            `json:"payload_base64,omitempty"`
@@ -30,8 +30,8 @@ type posted struct {
 	Key         string            `json:"key,omitempty"`
 }
 
-// postedOf gives a message a dedup window, so that a request whose answer was lost can be repeated. Versions have none: what
-// replaces a message must not be refused.
+// postedOf gives a message a dedup window, so that a request whose answer was lost can be repeated. Versions get
+// none, because a replacement must not be refused.
 func postedOf(m *bridge.NewMessage) posted {
 	p := posted{ID: m.ID, Payload: m.Payload, In: m.Delay.Milliseconds(), Spread: m.Spread.Milliseconds(), Headers: m.Headers,
 		MaxAttempts: m.MaxAttempts, RetryFor: m.RetryFor.Milliseconds(), MaxCrashes: m.MaxCrashes, Key: m.Key,
@@ -49,7 +49,7 @@ func postedOf(m *bridge.NewMessage) posted {
 	return p
 }
 
-// query is the message without headers and payload, as the address of a single one has it.
+// query returns the parameters of a single message: all fields but headers and payload.
 func (p posted) query() string {
 	q := url.Values{"id": {p.ID}}
 	for name, n := range map[string]int64{"in_ms": p.In, "spread_ms": p.Spread, "max_attempts": int64(p.MaxAttempts),
@@ -67,17 +67,17 @@ func (p posted) query() string {
 	return q.Encode()
 }
 
-// trial is a message that is being published, and what is known of it.
+// trial is a message that is being published, with the known results.
 type trial struct {
 	posted
-	began     time.Time // of the first request
+	began     time.Time // begin of the first request
 	uncertain bool      // it may have been taken
 	done      bool
 	result    bridge.Result
 }
 
-// learn takes in what one request says of it. Fresh: nobody published the ID before, so that a duplicate after an answer that was
-// lost is the message itself, taken at some moment since the first request.
+// learn records the result of one request. If fresh is set, nobody used the ID before. Then a duplicate after a lost
+// answer is the message itself, taken at some time since the first request.
 func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) {
 	t.done = true
 	switch {
@@ -106,7 +106,7 @@ func (t *trial) learn(receipt bridge.Receipt, problem *httpProblem, fresh bool) 
 
 var unanswered = &httpProblem{Type: problemUncertain}
 
-// publish publishes until it is known what became of each.
+// publish publishes messages until the result of each is known.
 func (h *httpClient) publish(queue string, messages []bridge.NewMessage, fresh bool) []bridge.Result {
 	all := make([]*trial, len(messages))
 	for i := range messages {
@@ -162,7 +162,7 @@ func (h *httpClient) publishOne(queue string, t *trial, fresh bool) {
 	}
 }
 
-// verdictLine is what a gateway says of one message of many.
+// verdictLine is the result of one message in a response for several.
 type verdictLine struct {
 	Line    int
 	Problem *httpProblem
@@ -201,7 +201,8 @@ func (h *httpClient) publishLines(queue string, left []*trial, fresh bool) {
 	learnAll(left, a, all, fresh)
 }
 
-// learnAll takes in the verdicts on many. What has none may have been taken, unless the request as a whole was refused.
+// learnAll records the results of several messages. A message without a result may have been taken, unless the whole
+// request was refused.
 func learnAll(left []*trial, a answered, verdicts []verdictLine, fresh bool) {
 	told := map[int]verdictLine{}
 	if a.status < http.StatusBadRequest {
@@ -222,12 +223,12 @@ func learnAll(left []*trial, a answered, verdicts []verdictLine, fresh bool) {
 	}
 }
 
-// ScheduleBatch publishes messages whose IDs nobody used before.
+// ScheduleBatch publishes messages with unused IDs.
 func (h *httpClient) ScheduleBatch(_ context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
 	return h.publish(queue, messages, true), nil
 }
 
-// Schedule publishes a message whose ID somebody used before.
+// Schedule publishes a message whose ID may be in use.
 func (h *httpClient) Schedule(_ context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error) {
 	m := bridge.NewMessage{Payload: payload}
 	for _, set := range options {

@@ -18,40 +18,40 @@ import (
 const (
 	pollers     = 4
 	settlers    = 4
-	pollCount   = 40 // deliveries of a request, at most
+	pollCount   = 40 // most deliveries per request
 	pollWait    = time.Second
-	settledMost = 50 // of a request
+	settledMost = 50 // most settlements per request
 	extendMost  = 100
-	extendWait  = time.Second / 2  // for an answer
-	settleTries = 20 * time.Second // a server that was killed while it held much is away for longer than httpTries
+	extendWait  = time.Second / 2  // time limit of a request to extend
+	settleTries = 20 * time.Second // longer than httpTries: a killed server with much data starts slowly
 )
 
-// httpWorker is a member of a group that sees Redis through gateways alone: it waits for deliveries, extends what takes long, and
-// settles.
+// httpWorker is a worker that uses only gateways: it waits for deliveries, extends those that take long, and settles
+// them.
 type httpWorker struct {
 	part   part
 	ledger *ledger
 	http   *httpClient
 	stop   context.CancelCauseFunc
-	room   chan struct{} // one for each delivery that it has
+	room   chan struct{} // one item per held delivery
 	exits  chan *lease
 
 	mu   sync.Mutex
-	held map[*lease]bool // that are to be extended
+	held map[*lease]bool // deliveries to extend
 }
 
-// lease is a delivery that it has.
+// lease is a delivery that the worker holds.
 type lease struct {
 	bridge.Message
 	token    pull.Token
 	within   time.Duration
-	extended time.Time // or received
+	extended time.Time // time of the last extend, or of the receipt
 	lose     context.CancelFunc
 	settling settling
-	begun    bool // the ledger has its start
+	begun    bool // the ledger has a start of it
 }
 
-// settling is what is said of a delivery.
+// settling is the JSON of an extend or a settlement.
 type settling struct {
 	Token   pull.Token `json:"token"`
 	Outcome string     `json:"outcome,omitempty"`
@@ -87,7 +87,8 @@ func (p part) workOverHTTP(ctx context.Context, l *ledger) error {
 	return nil
 }
 
-// place is where a poller asks: the main queue, both queues by weights, or the sacrificial one.
+// place returns the address that a poller asks: for the main queue, for both queues by weights, or for the
+// sacrificial queue.
 func (w *httpWorker) place(poller int, random *rand.Rand, count int) string {
 	address := map[int]string{2: "/v1/deliveries?weights=3,1&queues=" + queueMain + "," + queueSide,
 		3: queuePath(queueSide) + "/deliveries?"}[poller]
@@ -95,13 +96,14 @@ func (w *httpWorker) place(poller int, random *rand.Rand, count int) string {
 		address = queuePath(queueMain) + "/deliveries?"
 	}
 	address += fmt.Sprintf("&group=%s&count=%d&wait_ms=%d", w.part.Group, count, pollWait.Milliseconds())
-	if random.IntN(2) == 0 { // a worker extends at a third of it: who is away for half a visibility timeout may lose it
+	if random.IntN(2) == 0 { // an absence of half a visibility timeout may then lose it
 		address += fmt.Sprintf("&within_ms=%d", (w.part.Visibility * 3 / 4).Milliseconds())
 	}
 	return address
 }
 
-// poll asks for deliveries until ctx ends. What it has asked for it waits for: nobody else would get it for a while.
+// poll asks for deliveries until ctx ends. It always waits for the answer, because its deliveries would otherwise be
+// delayed.
 func (w *httpWorker) poll(ctx context.Context, poller int, handling *sync.WaitGroup) {
 	random := rand.New(rand.NewPCG(w.part.Seed, uint64(poller)))
 	for {
@@ -141,7 +143,7 @@ func (w *httpWorker) poll(ctx context.Context, poller int, handling *sync.WaitGr
 	}
 }
 
-// received is a delivery as a gateway gives it.
+// received is the JSON of a delivery.
 type received struct {
 	Token   pull.Token
 	Queue   string
@@ -152,7 +154,7 @@ type received struct {
 	Payload admin.Payload
 }
 
-// lease says what is known of a delivery. The token names its entry.
+// lease converts a delivery. The token names its entry.
 func (r received) lease(group string) (*lease, error) {
 	ticket, err := r.Token.Read()
 	if err == nil && (ticket.Group != group || ticket.Queue != r.Queue || ticket.ID != r.ID) {
@@ -163,8 +165,8 @@ func (r received) lease(group string) (*lease, error) {
 			Attempt: r.Attempt, Due: r.Due, Payload: r.Payload}}, err
 }
 
-// handle does what a message asks for, and says what is to become of it. One that came after the worker was told to stop was
-// never begun.
+// handle does the work of a message, and queues its settlement. A delivery that arrives after the stop of the worker
+// is not begun.
 func (w *httpWorker) handle(ctx context.Context, one *lease) {
 	one.settling = settling{Token: one.token, Outcome: "release"}
 	if ctx.Err() != nil {
@@ -177,7 +179,7 @@ func (w *httpWorker) handle(ctx context.Context, one *lease) {
 	one.begun = true
 	in := snoozeFor.Milliseconds()
 	switch end := w.part.perform(ctx, w.ledger, &one.Message, featuredOverHTTP); end {
-	case endAbandon: // its time runs out
+	case endAbandon: // its lease expires
 		w.keep(one, false)
 		<-w.room
 		return
@@ -193,7 +195,7 @@ func (w *httpWorker) handle(ctx context.Context, one *lease) {
 	w.exits <- one
 }
 
-// featuredOverHTTP: a delivery does not say how often it was snoozed.
+// featuredOverHTTP replaces featured, because a delivery over HTTP does not tell how often it was snoozed.
 func featuredOverHTTP(p plan, m *bridge.Message) string {
 	end := p.featured(m, true)
 	if end == endAbandon && hash(m.EntryID)%2 == 0 {
@@ -212,8 +214,8 @@ func (w *httpWorker) keep(one *lease, keep bool) {
 	}
 }
 
-// extendAll gives what is held its time once more when a quarter of it is over: on a slow machine a good part of it has passed
-// when a delivery arrives. When one gateway does not answer the other one is asked at once.
+// extendAll extends each held delivery when a quarter of its time is over: on a slow machine, much of the time has
+// passed when a delivery arrives. If one gateway does not answer, it asks the other one at once.
 func (w *httpWorker) extendAll(ctx context.Context) {
 	wait := time.Duration(0)
 	for pause(ctx, wait) {
@@ -240,7 +242,7 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 			outcomes, answered = w.say(all, extendWait)
 		}
 		if answered && len(due) == extendMost {
-			wait = 0 // there may be more
+			wait = 0 // there may be more to extend
 		}
 		for i, one := range due {
 			switch {
@@ -255,7 +257,7 @@ func (w *httpWorker) extendAll(ctx context.Context) {
 	}
 }
 
-// say settles; false when nobody knows what became of it.
+// say sends settlements. ok is false if their results are unknown.
 func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string, ok bool) {
 	text, _ := json.Marshal(all)
 	a := w.http.ask(http.MethodPost, "/v1/settlements", text, wait)
@@ -273,8 +275,8 @@ func (w *httpWorker) say(all []settling, wait time.Duration) (outcomes []string,
 	return outcomes, true
 }
 
-// settleAll settles what ends, many together, and writes down what became of it. What nobody answers is repeated while the server
-// may be away, and extended when it is back; after an answer that was lost, being told that it is lost says nothing.
+// settleAll settles deliveries in batches, and records the results. Unanswered settlements are repeated while the
+// server may be down, and extended when it is back. After a lost answer, the result "lost" proves nothing.
 func (w *httpWorker) settleAll() {
 	for one := range w.exits {
 		batch := []*lease{one}

@@ -9,16 +9,18 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// laws are what holds of messages of single kinds, beside what holds of all:
+// laws checks the rules for messages of special kinds, in addition to those for all messages:
 //
-//   - an entry that was snoozed is followed by one of the same attempt, not before the time that was asked for; and no more often
-//     than its handlers asked for;
-//   - a retry of a message with a list of delays comes exactly so long after the failure, or later;
-//   - a message that is tried for a time only ends as a dead letter retry_for, and not before its next attempt would be too late;
-//   - a message that kills its workers ends as a dead letter crashes, without having used up an attempt, after so many crashes;
-//   - of the messages with one key the entries of one come before all entries of the next (keyLaw);
-//   - a version that was replaced is never delivered, and of all versions the last one is (features.go books each version as a
-//     message, and a replacement as a cancel of it, so that the columns of those find it).
+//   - a snoozed entry is followed by one with the same attempt, not before the requested time. There are no more
+//     snoozes than the handlers requested;
+//   - a retry of a message with a list of delays comes no earlier than its delay after the failure;
+//   - a message with a time limit for retries ends as a dead letter retry_for, and not before its next attempt would be
+//     too late;
+//   - a message that kills its workers ends as a dead letter crashes after the given number of crashes, without having
+//     used up an attempt;
+//   - of messages with one key, all entries of one come before all entries of the next (keyLaw);
+//   - a replaced version is never delivered, and the last version is. features.go records each version as a message,
+//     and a replacement as its cancel, so the columns for those find violations.
 func (a *auditor) laws(p plan, promised promise, c *chain, complain func(column, format string, args ...any)) {
 	snoozes, abandoned := 0, 0
 	for i, d := range c.entries {
@@ -44,7 +46,7 @@ func (a *auditor) laws(p plan, promised promise, c *chain, complain func(column,
 		case won == bridge.Retried && p.kind == kindAge && next.attempt == d.attempt+1:
 			wait = ageGap
 		}
-		// The server counts from its whole milliseconds, and so do entry IDs.
+		// The server counts in whole milliseconds, like entry IDs.
 		if wait > 0 && end > 0 && next.added()/1000 < end/1000+wait.Milliseconds() &&
 			!a.explainer.undone(d.starts[0].at, next.starts[0].at) {
 			complain(columnEarly, "entry %s ended at %s, and entry %s follows after less than %s", d.entry, clock(end/1000),
@@ -65,7 +67,7 @@ func (a *auditor) laws(p plan, promised promise, c *chain, complain func(column,
 	}
 }
 
-// letterOf is the reason that a message of such a kind dies of; "" = it need not die of its kind.
+// letterOf returns the dead letter reason of a message of such a kind, or "" if its kind does not need to die.
 func (p plan) letterOf() string {
 	if p.kind == kindAge {
 		return lua.ReasonRetryFor
@@ -75,10 +77,10 @@ func (p plan) letterOf() string {
 
 func (d *delivery) snoozed() bool { return d.won() == string(bridge.Snoozed) }
 
-// maySnooze says that a handler snoozed, and was not told that it was too late.
+// maySnooze reports whether a handler snoozed, and was not told that it was too late.
 func (d *delivery) maySnooze() bool { return d.ended(endSnooze) && !d.exited(bridge.Lost) }
 
-// endedAt is when the handler of who settled it ended, in Unix µs; 0 = nobody knows.
+// endedAt returns when the handler of the winning worker ended, in Unix µs; 0 = unknown.
 func (d *delivery) endedAt() int64 {
 	i := slices.IndexFunc(d.exits, isWin)
 	if i < 0 {
@@ -92,7 +94,7 @@ func (d *delivery) endedAt() int64 {
 	return 0
 }
 
-// last is when the last that is known of a chain was written down.
+// last returns the time of the last record of a chain.
 func (c *chain) last() (at int64) {
 	for _, d := range c.entries {
 		for _, r := range slices.Concat(d.starts, d.ends, d.exits) {
@@ -102,10 +104,11 @@ func (c *chain) last() (at int64) {
 	return at
 }
 
-// span is from the first to the last entry of a message with a key, in all groups.
+// span is the range of entries of a message with a key, in all groups.
 type span struct{ id, first, last string }
 
-// keyed remembers when a message with a key was in flight. On the sacrificial queue keys are deleted with everything.
+// keyed records the span of a message with a key. It ignores the sacrificial queue, where keys are deleted with
+// everything.
 func (a *auditor) keyed(p plan, id string, chains map[string]*chain) {
 	if p.kind != kindKeyed || p.queue != queueMain {
 		return
@@ -126,9 +129,9 @@ func (a *auditor) keyed(p plan, id string, chains map[string]*chain) {
 	}
 }
 
-// keyLaw finds messages of one key that were in flight at the same time: an entry of one, a retry perhaps, was added behind the
-// first entry of the next. A master that went on after it was replaced may have done so, and so may a rollback of the
-// queue, which forgets who holds which key.
+// keyLaw finds messages of one key that were in flight together: an entry of one, such as a retry, was added after
+// the first entry of the next. A failover excuses that, and so does a rollback of the queue, which deletes the record
+// of who holds a key.
 func (a *auditor) keyLaw() {
 	for key, spans := range a.spans {
 		slices.SortFunc(spans, func(x, y span) int { return compareEntries(x.first, y.first) })

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Each law of a feature finds what is planted against it, and nothing in what keeps it.
+// Each law of a feature finds its planted violations, and nothing in correct histories.
 func TestLawsFindWhatIsPlanted(t *testing.T) {
 	t.Parallel()
 	const (
@@ -126,7 +126,7 @@ func TestLawsFindWhatIsPlanted(t *testing.T) {
 	}
 }
 
-// What recurs is counted by hand here: the times of the planner are its own.
+// The occurrences that the tests compute by counting are those of the planner.
 func TestOccurrencesAreThoseOfTheSpec(t *testing.T) {
 	t.Parallel()
 	start := time.UnixMilli(1_800_000_000_250).UTC()

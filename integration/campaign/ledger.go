@@ -10,47 +10,47 @@ import (
 	"time"
 )
 
-// A ledger is what one process saw, a line each, in the order in which it saw it; it belongs to one start of one process, so that
-// a line that a kill cut short is the last of its file. A line is
+// A ledger holds the observations of one process, one per line, in order. It belongs to one start of one process, so
+// a line that a kill cut short is the last one of its file. A line is
 //
 //	<Unix µs> <verb> <message ID> <arguments>
 //
-// and is written with one write(2), unbuffered, before the step that it announces, or after the one that it reports.
+// and is written by one write(2), unbuffered, before the step that it announces, or after the step that it reports.
 const (
-	verbIs     = "is" // first line: role and group ("-" = none) of the writer; the message ID is its name
+	verbIs     = "is" // first line: role and group ("-" = none) of the writer; its name is in place of the message ID
 	verbStall  = "stall"
 	verbTry    = "try" // delay in ms
 	verbTaken  = "taken"
 	verbDup    = "dup"     // refused as a duplicate
-	verbRefuse = "refused" // refused for certain
-	verbMaybe  = "maybe"   // nobody can tell
-	verbCancel = "cancel"  // what became of a cancel
-	verbMove   = "move"    // what became of a reschedule, and the new due time
-	verbHalt   = "halt"    // what became of a cancel that also reaches what is ready or held
-	verbOver   = "over"    // what became of a version that a newer one is to replace
+	verbRefuse = "refused" // certainly refused
+	verbMaybe  = "maybe"   // result unknown
+	verbCancel = "cancel"  // result of a cancel
+	verbMove   = "move"    // result of a reschedule, and the new due time
+	verbHalt   = "halt"    // result of a cancel in any state
+	verbOver   = "over"    // result for a version that a newer one should replace
 	verbStart  = "s"       // entry, attempt, for ("-" = all), due
 	verbEnd    = "e"       // entry, how the handler ended
-	verbExit   = "x"       // entry, how the delivery was settled
+	verbExit   = "x"       // entry, settlement of the delivery
 )
 
-// How a handler ended, and what became of a cancel or reschedule.
+// Results of handlers, and of cancels and reschedules.
 const (
 	endOK      = "ok"
 	endFail    = "fail"
 	endDead    = "dead"
 	endSnooze  = "snooze"
-	endCut     = "cut"     // its context ended first
-	endHang    = "hang"    // it outlasts its limit
+	endCut     = "cut"     // its context ended before it did
+	endHang    = "hang"    // it exceeds its limit
 	endAbandon = "abandon" // a plain worker that does not acknowledge
 
 	changeAsked   = "asked"
 	changeOK      = "ok"
 	changeNo      = "no"
-	changeRunning = "running" // it is cancelled, and somebody holds it
+	changeRunning = "running" // it is cancelled while a worker holds it
 	changeMaybe   = "maybe"
 )
 
-// record is one line.
+// record is a parsed line.
 type record struct {
 	at      int64 // Unix µs
 	by      *writer
@@ -58,7 +58,7 @@ type record struct {
 	id      string
 	entry   string
 	attempt int
-	meant   string // for
+	meant   string // value of the field for
 	due     int64  // Unix ms
 	word    string
 }
@@ -66,7 +66,7 @@ type record struct {
 // writer is one start of one process.
 type writer struct{ name, role, group string }
 
-// String is the record as it is shown to people.
+// String formats the record for people.
 func (r record) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %-12s %-7s", time.UnixMicro(r.at).UTC().Format("15:04:05.000000"), r.by.name, verbNames[r.verb])
@@ -100,7 +100,7 @@ func clock(ms int64) string {
 	return time.UnixMilli(ms).UTC().Format("15:04:05.000")
 }
 
-// parse reads a line without its end. False: it is no whole line.
+// parse parses a line without its line break. It returns false for an incomplete line.
 func parse(line []byte, by *writer) (record, bool) {
 	cells := strings.Split(string(line), " ")
 	if len(cells) < 3 {
@@ -143,7 +143,7 @@ func parse(line []byte, by *writer) (record, bool) {
 	return r, err == nil
 }
 
-// ledger is the file of one process. Safe for concurrent use.
+// ledger is the file of one process. It is safe for concurrent use.
 type ledger struct {
 	mu   sync.Mutex
 	file *os.File
@@ -162,16 +162,16 @@ func openLedger(path, name, role, group string) (*ledger, error) {
 	return l, l.write(line{verbIs, name, []any{role, group}})
 }
 
-// line is a record to be written; its time is that of the write.
+// line is a record to write. Its time is the time of the write.
 type line struct {
 	verb, id string
 	args     []any
 }
 
-// write appends lines in one call. Whoever cannot write must not go on: what it does would be missing from the audit.
+// write appends lines in one call. A process that cannot write must stop, because the audit would miss its actions.
 func (l *ledger) write(lines ...line) error { return l.writeAt(0, lines...) }
 
-// writeAt is write for what happened before, in Unix µs; 0 = now.
+// writeAt is write with an earlier time, in Unix µs; 0 = now.
 func (l *ledger) writeAt(now int64, lines ...line) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +193,7 @@ func (l *ledger) writeAt(now int64, lines ...line) error {
 	return err
 }
 
-// must is write for processes that have nobody to report to.
+// must is write for processes that cannot report an error. It exits instead.
 func (l *ledger) must(lines ...line) {
 	if err := l.write(lines...); err != nil {
 		fmt.Fprintln(os.Stderr, "campaign: cannot write the ledger:", err)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What a process writes is what the auditor reads, for every kind of line.
+// The auditor reads each kind of line as it was written.
 func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "w.ledger")
@@ -59,7 +59,7 @@ func TestLedgerLinesAreReadAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-// Every message that a producer may draw is read back from its ID, and can come to an end.
+// The plan of every message that a producer may draw is read back from its ID, and lets the message end.
 func TestPlansAreReadFromIDs(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -92,7 +92,7 @@ func TestPlansAreReadFromIDs(t *testing.T) {
 	}
 }
 
-// A producer whose reply was slow hears that its message was taken after an operator heard that it was moved.
+// A producer may hear late that its message was taken, after an operator has heard that it was moved.
 func TestWhatAnOperatorMovedIsDueThenWhenTheProducerHearsLate(t *testing.T) {
 	t.Parallel()
 	try, taken := record{verb: verbTry, at: 1}, record{verb: verbTaken, due: 14_920, at: 4, by: &writer{role: roleProducer}}

@@ -8,41 +8,41 @@ import (
 	"time"
 )
 
-// The two queues. Operators do destructive things to the second one only.
+// The two queues. Only the second one is hit by destructive commands of operators.
 const (
 	queueMain = "main"
 	queueSide = "sacrificial"
 )
 
-// Groups of both queues. Group a is served by Go workers alone, and by the holder; in group b plain workers take part.
+// Groups of both queues. Group a has only Go workers and the holder, group b also plain workers.
 var groups = []string{"a", "b"}
 
-// How a message behaves is written in its ID, so that every worker in every process, and the auditor, read the same:
+// The plan of a message is in its ID, so that every worker, and the auditor, know the same plan:
 //
 //	<producer>-<number>-<queue><kind><n>     p0.3-1742-md2
 const (
 	kindOK     = 'o' // acknowledged at once
-	kindSlow   = 's' // acknowledged after a while
+	kindSlow   = 's' // acknowledged by a slow handler
 	kindFail   = 'f' // fails n times at once, then is acknowledged
-	kindLate   = 'g' // fails n times after a while, then is acknowledged
-	kindDoomed = 'd' // max_attempts n, and fails them all at once
-	kindDying  = 'e' // max_attempts n, and fails them all after a while
-	kindBury   = 'x' // the handler dead-letters it after a while
-	kindLong   = 'l' // runs for longer than the visibility timeout
-	kindParted = 'p' // fails once in group a after a while, while group b holds the same entry for long
+	kindLate   = 'g' // fails n times slowly, then is acknowledged
+	kindDoomed = 'd' // max_attempts n, and fails all of them at once
+	kindDying  = 'e' // max_attempts n, and fails all of them slowly
+	kindBury   = 'x' // a slow handler dead-letters it
+	kindLong   = 'l' // runs longer than the visibility timeout
+	kindParted = 'p' // fails once slowly in group a, while group b holds the same entry for long
 	kindCancel = 'c' // its producer cancels it
 	kindMove   = 'r' // its producer reschedules it
-	kindWindow = 'w' // has a dedup window; its producer tries it twice
-	kindHeld   = 'h' // taken by the holder, in its group, and kept to the end
+	kindWindow = 'w' // has a dedup window; its producer sends it twice
+	kindHeld   = 'h' // taken by the holder, in its group, and held to the end
 )
 
-// slow is how long a handler takes that takes a while: its part between 0 and 1 varies by message and attempt.
+// slowMin and slowMax bound the time of a slow handler. It varies by message and attempt.
 const slowMin, slowMax = 150 * time.Millisecond, 700 * time.Millisecond
 
-// dedupWindow is shorter than the quiescence at the end of a run, so that ended windows can be looked for.
+// dedupWindow is shorter than the time at rest at the end of a run, so that the audit can look for expired windows.
 const dedupWindow = 20 * time.Second
 
-// plan is what an ID says.
+// plan is the parsed ID of a message.
 type plan struct {
 	queue string
 	kind  byte
@@ -57,10 +57,10 @@ func (p plan) id(producer string, number uint64) string {
 	return fmt.Sprintf("%s-%d-%c%c%s", producer, number, p.queue[0], p.kind, suffix)
 }
 
-// planOf reads an ID; false when it is none of ours.
+// planOf parses an ID. It returns false for an ID of another form.
 func planOf(id string) (p plan, ok bool) {
-	id, _, _ = strings.Cut(id, "@") // of an occurrence
-	id, _, _ = strings.Cut(id, "!") // of a version
+	id, _, _ = strings.Cut(id, "@") // suffix of an occurrence
+	id, _, _ = strings.Cut(id, "!") // suffix of a version
 	text := id[strings.LastIndexByte(id, '-')+1:]
 	if len(text) < 2 {
 		return p, false
@@ -84,7 +84,7 @@ func planOf(id string) (p plan, ok bool) {
 	return p, true
 }
 
-// maxAttempts is what the message carries; 0 = nothing.
+// maxAttempts returns max_attempts of the message; 0 = not set.
 func (p plan) maxAttempts() int {
 	if p.kind == kindDoomed || p.kind == kindDying || p.kind == kindHang {
 		return p.n
@@ -92,12 +92,12 @@ func (p plan) maxAttempts() int {
 	return 0
 }
 
-// dies says that the message must end as a dead letter.
+// dies reports whether the message must end as a dead letter.
 func (p plan) dies() bool {
 	return p.kind == kindDoomed || p.kind == kindDying || p.kind == kindBury || p.kind == kindHang || p.letterOf() != ""
 }
 
-// handling is what a handler does with a delivery: how long it takes, how it ends, and whether it stops when its context does.
+// handling returns the work of a handler: its duration, its result, and whether it stops when its context ends.
 func (p plan) handling(id, group string, attempt int, visibility time.Duration) (takes time.Duration, end string, heeds bool) {
 	part := rand.New(rand.NewPCG(hash(id), uint64(attempt))).Float64()
 	slow := slowMin + time.Duration(part*float64(slowMax-slowMin))
@@ -142,14 +142,14 @@ func hash(s string) uint64 { // FNV-1a
 	return h
 }
 
-// weighted is how often a kind is drawn, and what n may be at most.
+// weighted is the weight of a kind, and the largest n.
 type weighted struct {
 	kind   byte
 	weight float64
 	most   int
 }
 
-// draw returns the plan of a producer's next message. Patience weighs the kinds whose handlers take a while.
+// draw returns the plan of a producer's next message. patience is the weight of the kinds with slow handlers.
 func draw(random *rand.Rand, patience float64) plan {
 	p := plan{queue: queueMain}
 	if random.IntN(100) < 8 {
@@ -169,7 +169,7 @@ func draw(random *rand.Rand, patience float64) plan {
 				p.n = 1 + random.IntN(w.most)
 			}
 			if p.kind == kindVersion {
-				p.n++ // there are two of them at least
+				p.n++ // at least two versions
 			}
 			return p
 		}

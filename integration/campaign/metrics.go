@@ -25,7 +25,7 @@ import (
 	"github.com/duestream/duestream/bridge/metrics"
 )
 
-// Files beside a ledger: where its process answers Prometheus, and what it had counted when it ended in order.
+// Suffixes of files beside a ledger: the metrics address of the process, and its final metrics after a clean end.
 const (
 	addrFile  = ".addr"
 	finalFile = ".final"
@@ -34,14 +34,14 @@ const (
 // scrapeEvery is how often each process is scraped.
 const scrapeEvery = time.Second
 
-// shown is a process that shows its metrics.
+// shown is a process with metrics.
 type shown struct {
 	metrics *metrics.Metrics
 	handler http.Handler
 	ledger  string
 }
 
-// show has a part answer Prometheus; nil when the campaign does not look.
+// show makes a part serve its metrics. It returns nil if the campaign does not scrape.
 func (p part) show(log *slog.Logger) (*shown, error) {
 	if !p.Metrics {
 		return nil, nil
@@ -58,7 +58,7 @@ func (p part) show(log *slog.Logger) (*shown, error) {
 	return s, os.WriteFile(p.Ledger+addrFile, []byte(l.Addr().String()), 0o644)
 }
 
-// observer is who is told what a part does; nil for nobody.
+// observer returns the observer of a part, or nil.
 func (s *shown) observer() bridge.Observer {
 	if s == nil {
 		return nil
@@ -66,7 +66,7 @@ func (s *shown) observer() bridge.Observer {
 	return s.metrics
 }
 
-// page is what a handler answers.
+// page is the response of a handler.
 type page struct {
 	bytes.Buffer
 	header http.Header
@@ -75,7 +75,7 @@ type page struct {
 func (p *page) Header() http.Header { return p.header }
 func (p *page) WriteHeader(int)     {}
 
-// end keeps what was counted when a process ends in order.
+// end writes the final metrics at a clean end.
 func (s *shown) end() {
 	if s == nil {
 		return
@@ -91,8 +91,8 @@ func (s *shown) end() {
 	}
 }
 
-// scrape is what a process showed. Series of several queues and groups are added up under their name and reason, and under
-// name@queue.
+// scrape holds the metrics of a process. Series of several queues and groups are added up, once under their name and
+// reason, and once under name@queue.
 type scrape struct {
 	from   time.Time
 	values map[string]float64
@@ -121,7 +121,7 @@ func parseScrape(from time.Time, text io.Reader) (scrape, error) {
 	return s, nil
 }
 
-// scraper scrapes all processes, as Prometheus would.
+// scraper scrapes all processes as Prometheus would.
 type scraper struct {
 	client http.Client
 	mu     sync.Mutex
@@ -152,7 +152,7 @@ func (s *scraper) all(f *family) {
 	one.Wait()
 }
 
-// one scrapes a process, if it answers: it may be stopped, or killed.
+// one scrapes a process. It ignores errors, because the process may be stopped or killed.
 func (s *scraper) one(name, ledger string) {
 	addr, err := os.ReadFile(ledger + addrFile)
 	if err != nil {
@@ -176,7 +176,7 @@ func (s *scraper) one(name, ledger string) {
 	}
 }
 
-// ended returns what a process had counted at its end, where it ended in order.
+// ended returns the final metrics of a process, if it ended cleanly.
 func ended(dir, name string) (scrape, bool, error) {
 	text, err := os.ReadFile(filepath.Join(dir, name+".ledger"+finalFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -191,7 +191,7 @@ func ended(dir, name string) (scrape, bool, error) {
 
 var exitWords = []string{"acknowledged", "retried", "released", "snoozed", "lost", "unknown", "stuck"}
 
-// counterOf is what a line of a ledger is counted by; "" for none. Words that no counter has are those of plain workers.
+// counterOf returns the counter of a ledger line, or "". Words without a counter are those of plain workers.
 func counterOf(r record) string {
 	switch {
 	case r.verb == verbTaken:

@@ -12,30 +12,30 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What a process that is killed counted since its last scrape nobody knows. Its ledger does: that much may be missing, and no
-// more. Between the two writes of one step it may be in either, for as many deliveries as it works on at a time.
+// inFlight bounds how many counts of a killed process may be in its ledger but not in its last scrape, or the other
+// way round: at most one for each delivery in progress. Counts after the last scrape are known from the ledger.
 const inFlight = 400
 
-// counted is one counter: what the ledgers of all processes have, what was scraped of them, and what a kill explains.
+// counted holds one counter: its value by all ledgers and by all scrapes, and the difference that kills explain.
 type counted struct{ ledger, scraped, explained float64 }
 
-// auditMetrics holds what all processes counted, dead ones as well as those that ended in order, against their ledgers, and what
-// bridges drained against the stream.
+// auditMetrics compares the counters of all processes, including killed ones, with their ledgers, and the drained
+// messages of bridges with the stream.
 func (c *controller) auditMetrics(faults []Fault) error {
 	all := map[string]*counted{}
 	paths, err := filepath.Glob(filepath.Join(c.cfg.Dir, "*.ledger"))
 	if err != nil {
 		return err
 	}
-	killed, sums, deaths := 0, map[string]float64{}, map[string]time.Time{} // deaths: the last scrape of who was killed
-	main := map[string]bool{}                                               // entries of the main queue that somebody started
+	killed, sums, deaths := 0, map[string]float64{}, map[string]time.Time{} // deaths: last scrape of the killed
+	main := map[string]bool{}                                               // entries of the main queue with a start
 	for _, path := range paths {
 		lines, role, err := c.readLedger(path, main)
 		if err != nil {
 			return err
 		}
 		name := strings.TrimSuffix(filepath.Base(path), ".ledger")
-		if role == rolePlain || role == roleOperator || name == "controller" || name == recurrencesBook { // they show none
+		if role == rolePlain || role == roleOperator || name == "controller" || name == recurrencesBook { // no metrics
 			continue
 		}
 		got, inOrder, err := ended(c.cfg.Dir, name)
@@ -67,7 +67,7 @@ func (c *controller) auditMetrics(faults []Fault) error {
 	return c.holdDrained(sums, main, deaths, faults)
 }
 
-// ledgerLine is a line that a counter counts, too.
+// ledgerLine is a line that a counter counts.
 type ledgerLine struct {
 	counter string
 	at      time.Time
@@ -105,7 +105,7 @@ func (c *controller) readLedger(path string, main map[string]bool) (lines []ledg
 	return lines, by.role, nil
 }
 
-// hold compares one process with its ledger.
+// hold compares the counters of one process with its ledger.
 func (c *controller) hold(all map[string]*counted, name string, lines []ledgerLine, got scrape, inOrder bool) {
 	own := map[string]*counted{}
 	for _, l := range lines {
@@ -123,7 +123,7 @@ func (c *controller) hold(all map[string]*counted, name string, lines []ledgerLi
 		if !inOrder {
 			slack = inFlight
 		}
-		// Entries that a worker was given and never saw are released when it takes leave: no handler, and so no line.
+		// A worker that stops releases entries that no handler saw, so they have no line.
 		surplus := slack
 		if counter == "released_total" {
 			surplus += inFlight
@@ -141,7 +141,7 @@ func (c *controller) hold(all map[string]*counted, name string, lines []ledgerLi
 	}
 }
 
-// gaugesAtRest compares what living bridges show with what there is.
+// gaugesAtRest compares the gauges of live bridges with the content of Redis.
 func (c *controller) gaugesAtRest() {
 	c.scraper.all(c.family)
 	sums := map[string]float64{}
@@ -172,11 +172,12 @@ func (c *controller) gaugesAtRest() {
 	c.t.Logf("metrics: %d gauges at rest; dead letters %v and %v", len(want), want["dead@"+queueMain], want["dead@"+queueSide])
 }
 
-// holdDrained compares what became ready, by the counters of bridges and producers, with what was ever added to the stream. What
-// may be missing was added while the last count of somebody who was killed was not scraped, or while a fault took replies away.
+// holdDrained compares the number of messages that became ready, by the counters of bridges and producers, with the
+// number of entries ever added to the stream. Entries may be missing if they were added after the last scrape of a
+// killed process, or while a fault took away replies.
 func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, deaths map[string]time.Time,
 	faults []Fault) error {
-	added := -float64(c.cfg.Hold) // by the controller, which shows no metrics
+	added := -float64(c.cfg.Hold) // without those of the controller, which has no metrics
 	for _, place := range c.places[:len(c.places)-1] {
 		reply, err := c.do("XINFO", "STREAM", c.keys[place].Stream)
 		if err != nil {
@@ -211,7 +212,7 @@ func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, 
 			explained++
 		}
 	}
-	// What a producer had to ask for again is not known to have gone straight into the stream.
+	// If a producer repeated a call, it does not know whether the message went straight into the stream.
 	ready := sums["drained_total@"+queueMain] + sums["enqueued_ready_total@"+queueMain]
 	c.t.Logf("%-32s %10.0f %10.0f %10.0f %12.0f", "drained + enqueued_ready", added, ready, added-ready, explained)
 	if missing := added - ready; missing < 0 || missing > explained {
@@ -220,7 +221,7 @@ func (c *controller) holdDrained(sums map[string]float64, main map[string]bool, 
 	return nil
 }
 
-// hitsProducersOrBridges says whether a fault can take the reply of a drain or of an enqueue away.
+// hitsProducersOrBridges reports whether a fault can take away the reply of a drain or an enqueue.
 func hitsProducersOrBridges(f Fault) bool {
 	return len(f.Hits) == 0 || slices.ContainsFunc(f.Hits, func(name string) bool {
 		return strings.HasPrefix(name, roleBridge) || strings.HasPrefix(name, roleProducer)

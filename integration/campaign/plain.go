@@ -15,12 +15,12 @@ import (
 const (
 	plainCount = 8
 	plainBlock = 300 * time.Millisecond
-	plainPause = 100 * time.Millisecond // after an error
+	plainPause = 100 * time.Millisecond // pause after an error
 	plainTries = 5
 )
 
-// plainWorker is what a worker in another language is: XREADGROUP, one comparison of the field "for", XACK. It knows neither
-// scripts nor visibility timeouts. What should fail it does not acknowledge.
+// plainWorker works like a worker in another language: XREADGROUP, a comparison of the field "for", and XACK. It uses
+// no scripts, and does not know visibility timeouts. It does not acknowledge messages that it should fail.
 type plainWorker struct {
 	part   part
 	ledger *ledger
@@ -34,7 +34,7 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	}
 	opt.DisableCache, opt.ForceSingleClient, opt.DisableRetry, opt.AlwaysPipelining = true, len(opt.InitAddress) == 1, true, true
 	client, err := rueidis.NewClient(opt)
-	for err != nil { // the server, or the way to it, is down
+	for err != nil { // the server or the network is down
 		if client != nil {
 			client.Close()
 		}
@@ -59,7 +59,7 @@ func (p part) plain(ctx context.Context, l *ledger) error {
 	return nil
 }
 
-// pass reads once and handles what came, one after the other.
+// pass reads once, and handles the entries one by one.
 func (w *plainWorker) pass(place string, block time.Duration) error {
 	key := lua.NewKeys(w.part.Prefix, place).Stream
 	queue, _, _ := lua.SplitPartition(place)
@@ -100,7 +100,8 @@ func (w *plainWorker) pass(place string, block time.Duration) error {
 	return nil
 }
 
-// handle takes no time, because nothing extends a delivery here. False: it is not to be acknowledged.
+// handle takes no time, because a plain worker does not extend. It returns false if the entry must not be
+// acknowledged.
 func (w *plainWorker) handle(m *bridge.Message) bool {
 	w.part.start(w.ledger, m)
 	plan, _ := planOf(m.ID)
@@ -115,10 +116,10 @@ func (w *plainWorker) handle(m *bridge.Message) bool {
 	return end == endOK
 }
 
-// acknowledge repeats XACK a few times when its reply is lost. Zero after a repeat says nothing.
+// acknowledge repeats XACK a few times after a lost reply. A reply of 0 after a repeat proves nothing.
 func (w *plainWorker) acknowledge(stream string, done []bridge.Message, skip []string) {
 	if len(skip) > 0 {
-		// what this does not reach is reclaimed, and skipped again
+		// If this fails, the entries are reclaimed, and skipped again.
 		_ = w.command(append([]string{"XACK", stream, w.part.Group}, skip...)).Error()
 	}
 	certain := true
@@ -168,7 +169,7 @@ func (w *plainWorker) command(args []string) rueidis.RedisResult {
 	return w.client.Do(ctx, keyed(w.client, args))
 }
 
-// pause waits for d; false when ctx ended.
+// pause waits for d. It returns false if ctx ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

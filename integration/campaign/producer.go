@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	producerLines = 4                       // batches under way at once, so that one slow reply does not stop a producer
-	producerTick  = 40 * time.Millisecond   // between two batches of a line
-	maxCatchUp    = 1500 * time.Millisecond // of messages that an outage kept back
+	producerLines = 4                       // concurrent batches, so that one slow reply does not stop a producer
+	producerTick  = 40 * time.Millisecond   // pause between two batches of a line
+	maxCatchUp    = 1500 * time.Millisecond // most time of delayed messages that is caught up after an outage
 	producerTries = 20 * time.Second        // RetryTimeout: longer than any outage
 )
 
-// publisher takes messages: a bridge.Client, or gateways.
+// publisher schedules messages: a bridge.Client, or gateways.
 type publisher interface {
 	Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error)
 	ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error)
@@ -28,20 +28,20 @@ type publisher interface {
 	Reschedule(ctx context.Context, queue, id string, to bridge.Option, scopes ...bridge.Scope) (time.Time, error)
 }
 
-// producer schedules messages at a rate until it is told to stop. Each line of it sends one batch at a time.
+// producer schedules messages at a rate until it is stopped. Each of its lines sends one batch at a time.
 type producer struct {
 	part   part
 	client publisher
 	ledger *ledger
 	number atomic.Uint64
-	later  sync.WaitGroup // cancels, reschedules, second tries
+	later  sync.WaitGroup // cancels, reschedules and second tries
 }
 
 func (p part) produce(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	cfg := bridge.ClientConfig{Redis: r, Prefix: p.Prefix, RetryTimeout: producerTries, Durability: bridge.Replicated(p.Replicas),
 		Logger: log, Observer: o}
 	client, err := bridge.NewClient(cfg)
-	for err != nil { // with a durability it asks the server
+	for err != nil { // with a durability, NewClient asks the server
 		if !pause(ctx, plainPause) {
 			return nil
 		}
@@ -104,7 +104,7 @@ func (p *producer) message(random *rand.Rand, plan plan) bridge.NewMessage {
 	return m
 }
 
-// size is mostly small, sometimes some KiB.
+// size returns a payload size: mostly small, sometimes some KiB.
 func size(random *rand.Rand) int {
 	switch n := random.IntN(100); {
 	case n < 20:
@@ -116,7 +116,7 @@ func size(random *rand.Rand) int {
 	}
 }
 
-// delay is nothing for a third of the messages, else up to some seconds, mostly short.
+// delay returns no delay for a third of the messages, else up to five seconds, mostly short.
 func delay(random *rand.Rand) time.Duration {
 	if random.IntN(3) == 0 {
 		return 0
@@ -124,7 +124,7 @@ func delay(random *rand.Rand) time.Duration {
 	return min(time.Duration(random.ExpFloat64()*float64(time.Second)), 5*time.Second).Truncate(time.Millisecond)
 }
 
-// send sends one batch. It is not given up when the process is told to stop: what was begun is waited for.
+// send sends one batch. It waits for the result even if the process is told to stop.
 func (p *producer) send(queue string, batch []bridge.NewMessage, random *rand.Rand) {
 	if len(batch) == 0 {
 		return
@@ -169,7 +169,7 @@ func verdict(id string, receipt bridge.Receipt, err error) line {
 	return line{verbRefuse, id, []any{"other"}}
 }
 
-// follow does what a message's kind asks of its producer after it was taken.
+// follow does the producer's part of a message's plan after the message was taken.
 func (p *producer) follow(queue string, m bridge.NewMessage, verdict string, random *rand.Rand) {
 	plan, _ := planOf(m.ID)
 	var then func()
@@ -189,7 +189,7 @@ func (p *producer) follow(queue string, m bridge.NewMessage, verdict string, ran
 	}
 	wait := time.Duration(random.IntN(2500)) * time.Millisecond
 	p.later.Go(func() {
-		<-time.After(wait) // somewhere before, around or after the due time
+		<-time.After(wait) // before, around or after the due time
 		then()
 	})
 }
@@ -220,7 +220,7 @@ func change(err error) string {
 	return changeMaybe
 }
 
-// again tries a message a second time inside its dedup window.
+// again sends a message a second time within its dedup window.
 func (p *producer) again(queue string, batch []bridge.NewMessage) {
 	m := batch[0]
 	p.ledger.must(line{verbTry, m.ID, []any{m.Delay.Milliseconds()}})

@@ -5,24 +5,24 @@ import (
 	"strconv"
 )
 
-// promise is what became of a message on its producer's side.
+// promise is the result of a message for its producer.
 type promise struct {
 	tried, taken, maybe, refused bool
-	first                        int64 // µs of the first try
-	heard                        int64 // µs at which its producer first heard that it was taken, or gave up
-	due                          int64 // ms: never before this; 0 = not known
-	cancelled                    int64 // µs of a confirmed cancel
+	first                        int64 // Unix µs of the first try
+	heard                        int64 // Unix µs at which its producer first heard that it was taken, or gave up
+	due                          int64 // Unix ms: never before this; 0 = unknown
+	cancelled                    int64 // Unix µs of a confirmed cancel
 	maybeCancelled               bool
-	moved                        int64 // µs at which a reschedule was asked for that was confirmed
-	halted                       int64 // µs at which its producer heard that it is cancelled wherever it is
+	moved                        int64 // Unix µs at which a confirmed reschedule was requested
+	halted                       int64 // Unix µs at which its producer heard of its cancel in any state
 	maybeHalted                  bool
-	wasHeld                      bool // when it was halted
+	wasHeld                      bool // a worker held it when it was halted
 	twice                        bool
-	again                        bool  // it was taken a second time, when its dedup window was over
-	accepted                     int64 // ms by the server's clock
-	overHTTP                     bool  // a gateway took it, or was to
+	again                        bool  // it was taken a second time, after its dedup window
+	accepted                     int64 // Unix ms by the server's clock
+	overHTTP                     bool  // sent through a gateway
 	tries                        int
-	unsure                       bool // of a try nobody knows whether, and when, it was carried out
+	unsure                       bool // it is unknown whether, and when, a try was executed
 }
 
 func promiseOf(records []record) promise {
@@ -91,7 +91,7 @@ func promiseOf(records []record) promise {
 		return r.verb == verbMove &&
 			r.word == changeNo
 	}) {
-		p.due = 0 // its process was killed before it heard
+		p.due = 0 // the mover was killed before it heard the result
 	}
 	return p
 }

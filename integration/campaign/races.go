@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// raceLog is what the race detector of a process writes to, with its process ID behind a dot.
+// raceLog is the log file of the race detector. The process ID follows after a dot.
 const raceLog = "race"
 
-// reportRaces fails the test for each data race that a process reported, but for one of the client library (rueidis 1.0.79): when
-// a connection dies, a read that was on its way is sent again on another one, and its command is reused once it is answered. The
-// writer of the dead connection has read it before, with nothing that orders the two.
+// reportRaces fails the test for each data race that a process reported, except for one in the client library
+// (rueidis 1.0.79). When a connection dies, a read in flight is sent again on another connection, and its command is
+// reused after the answer. The writer of the dead connection read it earlier, without synchronization.
 func reportRaces(t testing.TB, dir string) {
 	reports, err := races(dir)
 	if err != nil {
@@ -24,7 +24,7 @@ func reportRaces(t testing.TB, dir string) {
 	}
 }
 
-// races returns the reports in a directory, each behind the name of its file, but for those of dead connections.
+// races returns the reports in a directory, each with the name of its file, except for those of dead connections.
 func races(dir string) (reports []string, failed error) {
 	logs, failed := filepath.Glob(filepath.Join(dir, raceLog+".*"))
 	for _, log := range logs {
@@ -39,7 +39,7 @@ func races(dir string) (reports []string, failed error) {
 	return reports, failed
 }
 
-// isOfADeadConnection says whether the earlier access of a race was made by the writer of a connection that has ended.
+// isOfADeadConnection reports whether the earlier access was by the writer of a connection that has ended.
 func isOfADeadConnection(report string) bool {
 	_, before, found := strings.Cut(report, "Previous read")
 	before, goroutines, _ := strings.Cut(before, "Goroutine ")

@@ -17,12 +17,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ofBefore ends the names of processes of the release before: its own campaign's parts, which keep the same ledgers.
+// ofBefore ends the names of processes of the previous release. They are parts of that release's campaign, and write
+// the same ledgers.
 const ofBefore = ".before"
 
 func (w *writer) before() bool { return strings.HasSuffix(w.name, ofBefore) }
 
-// refusedOldBridge is why a producer was refused what a living bridge of the release before does not serve.
+// refusedOldBridge is the refusal of a message that a live bridge of the previous release does not support.
 const refusedOldBridge = "old-bridge"
 
 // Faults of a campaign of two releases.
@@ -34,8 +35,8 @@ const (
 	faultChangeWorker  = "worker changes release"
 )
 
-// release makes a part of the campaign one of the release before, to begin with: all bridges, the holder, and of all
-// others some that stay so. Index 0 of a role, and of a group, changes with the bridges.
+// release marks a part as one of the previous release at the begin: all bridges, the holder, and some of the others,
+// of which some stay so. Those with index 0 of a role and group change with the bridges.
 func (c *controller) release(s *slot) {
 	switch s.part.Role {
 	case roleBridge, roleHolder, roleOperator:
@@ -49,8 +50,8 @@ func (c *controller) release(s *slot) {
 	}
 }
 
-// withBefore gives users what OPERATIONS.md says they need while both releases run: the line of the release before, and
-// of this one the words and selectors that are new.
+// withBefore gives users the rights that OPERATIONS.md documents while both releases run: the line of the previous
+// release, and the words and selectors that this one adds.
 func (g *guests) withBefore(document string) {
 	for name, old := range acl.Users(withPrefix(document)) {
 		user, is := g.users[name]
@@ -72,7 +73,7 @@ func (g *guests) withBefore(document string) {
 	}
 }
 
-// words splits a user's line at spaces, but not within a selector.
+// words splits the line of a user at spaces, except within selectors.
 func words(line string) (all []string) {
 	for _, word := range strings.Fields(line) {
 		if n := len(all); n > 0 && strings.HasPrefix(all[n-1], "(") && !strings.HasSuffix(all[n-1], ")") {
@@ -84,17 +85,16 @@ func words(line string) (all []string) {
 	return all
 }
 
-// mover takes the campaign from one release to the other and back, as docs/OPERATIONS.md says, while everything goes
-// on.
+// mover upgrades the campaign and rolls it back, as docs/OPERATIONS.md documents, while the load goes on.
 type mover struct {
 	c      *controller
 	random *rand.Rand
-	dwell  [2]time.Duration // least and most between two steps
-	until  time.Time        // of what recurs
+	dwell  [2]time.Duration // shortest and longest pause between two steps
+	until  time.Time        // end of the recurrences
 	recurs int
 }
 
-// run goes up and back until ctx ends, once at least, and then up.
+// run upgrades and rolls back until ctx ends, at least once, and ends with an upgrade.
 func (m *mover) run(ctx context.Context) error {
 	for round := 0; round == 0 || ctx.Err() == nil; round++ {
 		if err := errors.Join(m.old(), m.up(), m.back(round%2 == 0)); err != nil {
@@ -119,7 +119,7 @@ func (m *mover) wait() {
 	<-time.After(m.dwell[0] + time.Duration(m.random.Float64()*float64(m.dwell[1]-m.dwell[0])))
 }
 
-// old is a time with bridges of the release before only. What they may not serve is refused.
+// old is a time with only bridges of the previous release. Writes that they do not support must be refused.
 func (m *mover) old() error {
 	m.wait()
 	m.c.weather.Lock()
@@ -141,14 +141,14 @@ func (m *mover) old() error {
 	return nil
 }
 
-// writes returns the writes that must be refused while a bridge of the release before lives. Messages with a key are
-// refused as well; producers see to those.
+// writes returns the writes that must be refused while a bridge of the previous release is alive. Messages with a key
+// are refused, too; producers test those.
 func (m *mover) writes() map[string]func() error {
 	return map[string]func() error{"a recurrence": m.recur, "a rate and a ready limit": m.limit}
 }
 
-// up upgrades one bridge after the other, then workers, then producers. Once no other bridges live, what they may not
-// serve is taken.
+// up upgrades one bridge after another, then workers, then producers. Once the old bridges are gone, the new kinds of
+// writes must be accepted.
 func (m *mover) up() error {
 	for _, s := range m.c.family.of(roleBridge) {
 		if err := m.change(s, false, faultUpgrade); err != nil {
@@ -166,7 +166,7 @@ func (m *mover) up() error {
 	return err
 }
 
-// insist writes until the last bridge of the release before is known to be gone.
+// insist repeats a write until it is known that the last bridge of the previous release is gone.
 func (m *mover) insist(write func() error) error {
 	for deadline := time.Now().Add(30 * time.Second); ; <-time.After(100 * time.Millisecond) {
 		m.c.weather.Lock()
@@ -179,7 +179,7 @@ func (m *mover) insist(write func() error) error {
 	}
 }
 
-// clients changes the workers, the producer, the operator and the gateway that change.
+// clients changes the release of the workers, the producer, the operator and the gateway that change.
 func (m *mover) clients(before bool) error {
 	workers, producers := m.c.family.of(roleWorker), m.c.family.of(roleProducer, roleOperator, roleGateway)
 	slots := append(workers, producers...)
@@ -201,7 +201,7 @@ func (m *mover) clients(before bool) error {
 	return nil
 }
 
-// change stops a process and starts it again as one of the other release.
+// change stops a process, and starts it again with the other release.
 func (m *mover) change(s *slot, before bool, kind string) error {
 	a := m.attacker()
 	defer a.let()
@@ -224,8 +224,8 @@ func (s *slot) isOf(before bool) {
 	s.before = before
 }
 
-// back goes back to the release before: producers and workers first, then all bridges. Queues are rolled back in
-// between, which a release that knows keys does not need.
+// back rolls back to the previous release: producers and workers first, then all bridges. In between, it rolls back
+// the queues if queues is set. A release that knows keys does not need that.
 func (m *mover) back(queues bool) error {
 	if err := m.clients(true); err != nil {
 		return err
@@ -255,8 +255,8 @@ func (m *mover) back(queues bool) error {
 	return nil
 }
 
-// rollBackQueues does what `duestream queue rollback` does, again and again until it is done: the server may be away,
-// and a bridge that was killed counts as alive for five seconds.
+// rollBackQueues runs `duestream queue rollback`, and repeats it until it succeeds: the server may be down, and a
+// killed bridge counts as alive for five seconds.
 func (m *mover) rollBackQueues(hits []string) error {
 	from := time.Now()
 	err := m.c.await(60*time.Second, func() (string, error) {
@@ -281,7 +281,7 @@ func (m *mover) rollBackQueues(hits []string) error {
 	return nil
 }
 
-// limit gives the main queue a rate and a ready limit that it does not reach for long.
+// limit sets a rate and a ready limit that the main queue does not reach for long.
 func (m *mover) limit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), producerTries)
 	defer cancel()
@@ -294,7 +294,7 @@ func (m *mover) limit() error {
 	return admin.New(r, prefix).WritePolicy(ctx, queueMain, "", admin.PolicyUpdate{Rate: &rate, ReadyLimit: &limit})
 }
 
-// recur writes one more recurrence, which ends with the load, and does nothing when that is over.
+// recur creates another recurrence, which ends with the load. After the load it does nothing.
 func (m *mover) recur() error {
 	ctx, cancel := context.WithTimeout(context.Background(), producerTries+5*time.Second)
 	defer cancel()
@@ -322,11 +322,11 @@ func (m *mover) recur() error {
 	return nil
 }
 
-// releases counts the work that processes of the release before did in a campaign, and the refusals that they caused.
+// releases counts the work of processes of the previous release, and the refusals that they caused.
 type releases struct {
-	accepted   int // from producers of the release before
-	deliveries int // to its workers
-	refused    int // messages that were refused because one of its bridges lived
+	accepted   int // messages of its producers
+	deliveries int // deliveries to its workers
+	refused    int // messages that were refused because one of its bridges was alive
 }
 
 func (r *releases) count(records []record) {
@@ -344,8 +344,8 @@ func (r *releases) count(records []record) {
 	}
 }
 
-// unused names what did not occur. Refusals because of an old bridge are not among it: in a short run no message with a
-// key may meet one. The mover sees to it that two other writes are refused each time.
+// unused names features that were not used. It ignores refusals because of an old bridge: in a short run, no message
+// with a key may meet one. The mover tests two other writes each time.
 func (r *releases) unused() (text string) {
 	for what, n := range map[string]int{"accepted from a producer of the release before": r.accepted,
 		"delivered to a worker of the release before": r.deliveries} {
@@ -356,14 +356,14 @@ func (r *releases) unused() (text string) {
 	return text
 }
 
-// forgotten says whether a queue was rolled back while a message was in flight: who holds its key was forgotten then.
+// forgotten reports whether a rollback of the queue deleted a message's hold on its key while it was in flight.
 func (a *auditor) forgotten(in span) bool {
 	return slices.ContainsFunc(a.explainer.faults, func(f Fault) bool {
 		return f.Kind == faultQueueRollback && f.Until.After(lua.EntryTime(in.first)) && f.From.Before(lua.EntryTime(in.last))
 	})
 }
 
-// oldProgram is the campaign of the release before, whose parts take part in this one.
+// oldProgram returns the campaign of the previous release, whose parts take part in this one.
 func (c *controller) oldProgram() string {
 	return before.Tests(c.t, before.Release, "integration/campaign")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Two messages of one key may be in flight at once only when their queue was rolled back while the first was.
+// Two messages of one key may be in flight together only if their queue was rolled back while the first one was.
 func TestARollbackForgetsWhoHoldsAKey(t *testing.T) {
 	t.Parallel()
 	first := "p-1-mj2"
@@ -50,8 +50,7 @@ func TestARollbackForgetsWhoHoldsAKey(t *testing.T) {
 	}
 }
 
-// While both releases run a user has its line of before, and of the new one the words and selectors that are new, once
-// each.
+// While both releases run, a user has the old line, and once each the words and selectors that the new line adds.
 func TestUsersOfBothReleases(t *testing.T) {
 	t.Parallel()
 	line := func(rest string) string {
@@ -66,7 +65,7 @@ func TestUsersOfBothReleases(t *testing.T) {
 	}
 }
 
-// What processes of the release before did, and what was refused because of them, is counted.
+// The work of processes of the previous release is counted, and so are the refusals because of them.
 func TestReleasesAreTold(t *testing.T) {
 	t.Parallel()
 	is, was := &writer{name: "p1.0"}, &writer{name: "p2.0" + ofBefore}
@@ -79,7 +78,7 @@ func TestReleasesAreTold(t *testing.T) {
 	}
 }
 
-// A gateway says that a bridge of the release before does not serve a message, and who asked it takes that for a
+// A gateway reports that a bridge of the previous release does not support a message, and its client counts a
 // refusal.
 func TestAGatewayTellsOfAnOldBridge(t *testing.T) {
 	t.Parallel()
@@ -111,7 +110,7 @@ func TestAGatewayTellsOfAnOldBridge(t *testing.T) {
 	front := httptest.NewServer(gateway.NewServer(g).Handler)
 	t.Cleanup(func() { front.Close(); _ = g.Close() })
 	h := newHTTPClient(part{Gateways: []string{front.URL}, Secret: secret})
-	for _, many := range []int{1, 6} { // alone, and among others
+	for _, many := range []int{1, 6} { // as a single message, and among others
 		var all []bridge.NewMessage
 		for i := range many {
 			all = append(all, bridge.NewMessage{ID: fmt.Sprint("p-", many, i, "-mo")})

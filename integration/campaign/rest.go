@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// streamState is a stream's length, and how much each of its groups holds.
+// streamState is the length of a stream, and the pending entries of each group.
 type streamState struct {
 	length int
 	groups map[string]int
@@ -77,11 +77,11 @@ func (c *controller) number(args ...string) (int, error) {
 	return int(n), err
 }
 
-// await asks until there is no why left. The last why is the error when that takes too long.
+// await repeats ask until it returns no why. After the timeout, the last why is the error.
 func (c *controller) await(timeout time.Duration, ask func() (why string, err error)) error {
 	for deadline := time.Now().Add(timeout); ; {
 		why, err := ask()
-		if err == nil && why == "" { // twice: what is asked for one thing after the other may be between two of them
+		if err == nil && why == "" { // twice, because a message may move between two reads of one ask
 			why, err = ask()
 		}
 		switch {
@@ -94,8 +94,8 @@ func (c *controller) await(timeout time.Duration, ask func() (why string, err er
 	}
 }
 
-// comeToRest ends the producers and waits: first, while the holder still holds, until everything else is done and freed; then,
-// when it has let go, until nothing is left. Then it ends all processes and reads what Redis holds.
+// comeToRest ends the producers. It waits until everything except the holder's messages is done and freed, and then,
+// after the holder released them, until nothing is left. Then it ends all processes, and reads the content of Redis.
 func (c *controller) comeToRest() (State, error) {
 	var state State
 	if err := c.mend(); err != nil {
@@ -138,11 +138,11 @@ func (c *controller) comeToRest() (State, error) {
 	return state, err
 }
 
-// holding is how many messages the holder still holds: all that it took, unless the machine was so slow that it could not extend
-// them.
+// holding returns how many messages the holder still holds. It holds all that it took, unless the machine was too
+// slow to extend them.
 func (c *controller) holding() int { return c.heldBy(c.holder) }
 
-// heldBy is how many entries of the main queue are pending for a process.
+// heldBy returns how many entries of the main queue are pending for a process.
 func (c *controller) heldBy(s *slot) (n int) {
 	for _, place := range c.places[:len(c.places)-1] {
 		n += c.heldIn(place, s)
@@ -169,7 +169,7 @@ func (c *controller) heldIn(place string, s *slot) int {
 	return 0
 }
 
-// busy says what is not at rest: everything that is scheduled, pending or an entry, but for what the holder holds.
+// busy describes everything that is not at rest: scheduled, pending, or an entry, except for what the holder holds.
 func (c *controller) busy(held int) (string, error) {
 	var left []string
 	note := func(what string, n, want int) {
@@ -203,7 +203,7 @@ func (c *controller) busy(held int) (string, error) {
 	return strings.Join(left, ", "), errors.Join(err, err2)
 }
 
-// pendingOfOthers names some of the entries that somebody but the holder holds.
+// pendingOfOthers names some entries that processes other than the holder hold.
 func (c *controller) pendingOfOthers() []string {
 	var lines []string
 	for _, place := range c.places {
@@ -231,12 +231,13 @@ func (c *controller) pendingOfOthers() []string {
 	return lines
 }
 
-// endedWindows counts what is remembered in a partition although its window ended longer ago than that.
+// endedWindows counts the dedup windows of a partition that ended longer ago than that.
 func (c *controller) endedWindows(place string, ago time.Duration) (int, error) {
 	return c.number("ZCOUNT", c.keys[place].Seen, "-inf", number(time.Now().Add(-ago).UnixMilli()))
 }
 
-// watched is how long ago somebody noted that a partition is looked at for what is abandoned; zero when no such note is there.
+// watched returns the age of the record that a partition is checked for abandoned entries, or 0 if there is no
+// record.
 func (c *controller) watched(place string) (time.Duration, error) {
 	reply, err := c.do("HGET", c.keys[place].Calm, "seen_ms")
 	if err != nil || reply.IsNil() {
@@ -246,27 +247,27 @@ func (c *controller) watched(place string) (time.Duration, error) {
 	return time.Since(time.UnixMilli(ms)), err
 }
 
-// A window, and the note of who looked for what is abandoned, may outlive its end while its queue is
-// idle: such queues are tidied up one after the other, every half minute at first.
+// idleTidy bounds how long an expired window, and the record of the last check for abandoned entries, may stay in an
+// idle queue. Idle queues are cleaned up one by one, every half minute at first.
 const (
 	idleTidy  = 90 * time.Second
-	maxWindow = 2 * time.Minute // no window ends later than this from now
+	maxWindow = 2 * time.Minute // every window ends earlier
 )
 
-// leftovers looks at every key that there is.
+// leftovers checks every key in Redis.
 func (c *controller) leftovers(state *State) error {
 	g := lua.NewGlobals(prefix)
 	known := map[string]bool{g.Queues: true, g.Defaults: true, g.Bridges: true, g.Wake: true, g.Tokens: true}
 	for _, place := range c.places {
 		k := c.keys[place]
 		for _, key := range []string{k.Stream, k.Dead, k.Wake, k.Seen, k.Calm} {
-			known[key] = true // their content is looked at
+			known[key] = true // their content is checked below
 		}
-		known[k.Policy], known[k.History] = true, true // that of the queue that keeps one, for its time
+		known[k.Policy], known[k.History] = true, true // the history stays for its time
 		if n, err := c.number("HLEN", k.Planned); err != nil {
 			return err
 		} else if n == 1 {
-			known[k.Planned] = true // how often recurrences were changed
+			known[k.Planned] = true // the count of changed recurrences
 		}
 		late, err := c.endedWindows(place, idleTidy)
 		future, err2 := c.number("ZCOUNT", k.Seen, number(time.Now().Add(maxWindow).UnixMilli()), "+inf")
@@ -307,7 +308,7 @@ func (c *controller) leftovers(state *State) error {
 		keys, _ := reply.AsStrSlice()
 		for _, key := range keys {
 			if !known[key] {
-				known[key] = true // a replica has it, too
+				known[key] = true // once, because a replica has it, too
 				state.Left = append(state.Left, key)
 			}
 		}
@@ -315,8 +316,8 @@ func (c *controller) leftovers(state *State) error {
 	return err
 }
 
-// consumers names those of a group that should have gone: Go workers that took leave remove themselves; killed ones and plain
-// workers stay until they have been idle for an hour.
+// consumers names the consumers of a group that should be gone. Go workers delete themselves at a clean stop. Killed
+// ones and plain workers stay until they have been idle for an hour.
 func (c *controller) consumers(stream, group string) ([]string, error) {
 	reply, err := c.do("XINFO", "CONSUMERS", stream, group)
 	if err != nil {

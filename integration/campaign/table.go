@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Result is what a campaign comes to.
+// Result is the result of a campaign.
 type Result struct {
 	Tally
 	Seed   uint64
 	Server string
-	Load   time.Duration // while messages were produced and faults done
-	Took   time.Duration // all of it, quiescence and audit too
+	Load   time.Duration // duration of load and faults
+	Took   time.Duration // total duration, with rest and audit
 	Faults []Fault
-	Kinds  int  // of faults that could be done
+	Kinds  int  // kinds of faults that were possible
 	HTTP   bool // gateways took part
 
-	TwoReleases bool // processes of the release before took part
-	Endless     bool // messages whose handlers do not end by themselves did
+	TwoReleases bool // processes of the previous release took part
+	Endless     bool // messages whose handlers do not end by themselves took part
 }
 
-// counts returns how often each kind of fault came; observed ones apart.
+// counts returns how often each kind of fault came, with observed faults separately.
 func (r *Result) counts() (done, seen map[string]int, total int) {
 	done, seen = map[string]int{}, map[string]int{}
 	for _, f := range r.Faults {
@@ -37,7 +37,7 @@ func (r *Result) counts() (done, seen map[string]int, total int) {
 	return done, seen, total
 }
 
-// Bad is how many violations there are.
+// Bad returns the number of violations.
 func (r *Result) Bad() int {
 	n := 0
 	for _, column := range columns {
@@ -54,7 +54,7 @@ func sum(m map[string]int) int {
 	return n
 }
 
-// unused names what no message has used.
+// unused names features that no message used.
 func (r *Result) unused() (text string) {
 	for _, kind := range featureKinds {
 		if r.ByKind[kind.kind] == 0 && (r.Endless || !isEndless(kind.kind)) {
@@ -82,7 +82,7 @@ func (r *Result) unused() (text string) {
 	return text
 }
 
-// Line is the result in one line.
+// Line returns the result in one line.
 func (r *Result) Line() string {
 	done, _, total := r.counts()
 	zero := make([]string, len(columns))
@@ -157,7 +157,7 @@ func (r *Result) Table(w io.Writer) error {
 	return err
 }
 
-// Report writes the findings with the whole history of each message.
+// Report writes the findings with the full history of each message.
 func (r *Result) Report(w io.Writer) error {
 	var b strings.Builder
 	for _, f := range r.Findings {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The table names every column that must be zero, every kind of fault, and what was only seen apart from what was done.
+// The table names every column that must be zero and every kind of fault, with observed faults separately.
 func TestTableNamesEverything(t *testing.T) {
 	t.Parallel()
 	r := &Result{Seed: 7, Server: "redis 7.0.15", Load: 10 * time.Second, Took: 12 * time.Second, Faults: []Fault{
@@ -37,8 +37,7 @@ func TestTableNamesEverything(t *testing.T) {
 	}
 }
 
-// The server is slow whenever we stop it: that is left out. When it is slow by itself, a worker that holds much may lose some of
-// it.
+// A slow server explains losses of a worker with many messages, but not if a fault of ours made it slow.
 func TestOnlyOverloadThatIsNotOursExplains(t *testing.T) {
 	t.Parallel()
 	slow := faultAt(faultOverload, 1000, 1900)

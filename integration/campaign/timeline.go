@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// Fault is something that was done to the system, or seen to happen to it, and when.
+// Fault is a fault that was made or observed, with its time.
 type Fault struct {
 	Kind     string
 	From     time.Time
-	Until    time.Time // when it was over: the process or server was back, the path open again
-	Hits     []string  // names of the processes that it hit; none = all
-	Queue    string    // an operator's command: what was in this queue may be lost
-	Observed bool      // not ours: the machine was too slow
+	Until    time.Time // its end: the process or server was back, or the network open again
+	Hits     []string  // names of the hit processes; none = all
+	Queue    string    // for a command of an operator: this queue may have lost messages
+	Observed bool      // not made by us: the machine was too slow
 }
 
-// Kinds of faults. A kind burns when it keeps a worker from what it holds for so long that others must take it over: then an
-// attempt may be used up. What keeps everybody from the server is an outage, and no attempt may be used up by it.
+// Kinds of faults. A burning kind keeps a worker from its messages for so long that others must take them over, so it
+// may use up an attempt. A fault that keeps all processes from the server is an outage, and must use up no attempt.
 const (
 	faultKillProducer  = "kill -9 producer"
 	faultKillBridge    = "kill -9 bridge"
@@ -67,21 +67,22 @@ const (
 	faultOwnFailover   = "failover by itself"       // observed
 )
 
-// undoing faults lose what the last master did and had not replicated: an exit that a worker was told of, a delivery, a retry.
+// undoing faults lose writes of the last master that were not replicated: an exit that was confirmed, a delivery, a
+// retry.
 var undoing = map[string]bool{faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true}
 
 var burning = map[string]bool{
-	// what was acknowledged, and is pending again, nobody extends
+	// After it, nobody extends an entry that was acknowledged and is pending again.
 	faultKillMaster: true, faultFreezeMaster: true, faultOwnFailover: true,
 	faultKillWorker: true, faultKillPlain: true, faultStopWorker: true, faultPartition: true, faultStopPlain: true,
 	faultStall: true, faultSlow: true, faultKillHTTP: true, faultStopHTTP: true,
 	faultSlowProcess: true, faultSlowMachine: true, faultOverload: true,
 }
 
-// leaves are the faults that tell a worker to stop.
+// leaves are the faults that stop a worker cleanly.
 var leaves = map[string]bool{faultTermWorker: true, faultChangeWorker: true}
 
-// hits says whether a fault touches a process.
+// hits reports whether a fault hits a process.
 func (f Fault) hits(name string) bool { return len(f.Hits) == 0 || slices.Contains(f.Hits, name) }
 
 func (f Fault) String() string {
@@ -98,7 +99,7 @@ func (f Fault) String() string {
 		whom)
 }
 
-// timeline collects faults. Safe for concurrent use.
+// timeline collects faults. It is safe for concurrent use.
 type timeline struct {
 	mu     sync.Mutex
 	faults []Fault
@@ -110,7 +111,7 @@ func (t *timeline) add(f Fault) {
 	t.faults = append(t.faults, f)
 }
 
-// all returns the faults by time.
+// all returns the faults sorted by time.
 func (t *timeline) all() []Fault {
 	t.mu.Lock()
 	defer t.mu.Unlock()

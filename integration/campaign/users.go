@@ -10,18 +10,18 @@ import (
 	"github.com/duestream/duestream/integration/acl"
 )
 
-// userOf names the user of docs/OPERATIONS.md that the process of a role is. Faults are done as an administrator.
+// userOf maps a role to its user in docs/OPERATIONS.md. Faults are made as an administrator.
 var userOf = map[string]string{
 	roleProducer: "producer", roleBridge: "bridge", roleWorker: "worker", roleHolder: "worker", rolePlain: "plain-worker",
 	roleOperator: "operator", roleGateway: "operator",
 }
 
-// guests are the documented users of a campaign, with the prefix that its keys have.
+// guests are the documented users of a campaign, with the prefix of its keys.
 type guests struct {
 	users   map[string]acl.User
-	cluster []string // what users need there besides
-	metrics []string // what a bridge needs besides that shows metrics
-	halts   []string // what a producer needs besides to cancel what is ready or held
+	cluster []string // additional rights on a cluster
+	metrics []string // additional rights of a bridge with metrics
+	halts   []string // additional rights of a producer that cancels in any state
 }
 
 func readUsers() (*guests, error) {
@@ -42,7 +42,7 @@ func readUsers() (*guests, error) {
 
 func withPrefix(text string) string { return strings.ReplaceAll(text, "~duestream:", "~"+prefix+":") }
 
-// arguments make the users at each start of a server: one that is killed forgets what ACL SETUSER made.
+// arguments returns server arguments that create the users. A killed server forgets users made by ACL SETUSER.
 func (g *guests) arguments(clustered bool) (args []string) {
 	for name, user := range g.users {
 		args = append(args, "--user")
@@ -50,7 +50,7 @@ func (g *guests) arguments(clustered bool) (args []string) {
 		if clustered {
 			args = append(args, g.cluster...)
 			if name == "producer" || name == userOf[roleGateway] {
-				args = append(args, "+wait") // for a replica
+				args = append(args, "+wait") // waits for a replica
 			}
 		}
 		if name == "producer" {
@@ -60,23 +60,23 @@ func (g *guests) arguments(clustered bool) (args []string) {
 			args = append(args, g.metrics...)
 		}
 		if name == "plain-worker" {
-			args = append(args, "+ping") // of the client library
+			args = append(args, "+ping") // sent by the client library
 		}
 	}
 	return args
 }
 
-// url is where the process of a role connects to, as its user.
+// url returns the URL with the user of a role.
 func (g *guests) url(url, role string) string {
 	user, is := userOf[role]
 	if !is {
-		return url // it never connects
+		return url // it never connects to Redis
 	}
 	return strings.Replace(url, "redis://", "redis://"+user+":"+g.users[user].Password+"@", 1)
 }
 
-// watchDenials collects what a server denies any user until ctx ends. Introductions of client libraries are optional. A server
-// that is killed forgets its log, so it is read all the time.
+// watchDenials collects denials of any user until ctx ends. It ignores the optional introductions of client
+// libraries. It reads all the time, because a killed server forgets its log.
 func (c *controller) watchDenials(ctx context.Context) {
 	for pause(ctx, 200*time.Millisecond) {
 		reply, err := c.client.Do(ctx, c.client.B().Arbitrary("ACL", "LOG", "128").Build()).ToArray()

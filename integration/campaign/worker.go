@@ -13,13 +13,13 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// Ends of handlers.
+// Errors that handlers return.
 var (
 	errFail = errors.New("this one fails")
 	errBury = errors.New("this one is dead-lettered by its handler")
 )
 
-// work is a Go worker: two bridge.Workers, one for each queue, in one process, or one that serves both.
+// work runs a Go worker: two bridge.Workers in one process, one for each queue, or one that serves both.
 func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
 	if queues, strict := queuesOf(p.Index); queues != nil {
@@ -52,7 +52,7 @@ func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger,
 		Handler: handler, Logger: log,
 		ShutdownTimeout: time.Second, CancelGrace: 2 * time.Second, AbandonAfter: abandonAfter,
 		Settled: func(m *bridge.Message, s bridge.Settlement) {
-			if s != bridge.Skipped { // it was never started
+			if s != bridge.Skipped { // a skipped entry was never started
 				l.must(line{verbExit, bookedAs(m.ID, m.Payload), []any{m.EntryID, string(s)}})
 			}
 		},
@@ -88,7 +88,7 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 	return nil
 }
 
-// perform does what a message asks of its handler, and writes it down. Featured says how kinds of features.go end.
+// perform does the work of a handler, and records it. featured returns the results of the kinds in features.go.
 func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, featured func(plan, *bridge.Message) string) string {
 	p.start(l, m)
 	plan, _ := planOf(m.ID)
@@ -113,13 +113,14 @@ func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, feature
 	return end
 }
 
-// hold is the holder: it takes the first messages of its group, as many as it has room for, and keeps all of them until SIGUSR1.
+// hold is the holder: it takes the first messages of its group, up to its capacity, and holds all of them until
+// SIGUSR1.
 func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	finish, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()
 	cfg := p.worker(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
 		p.start(l, m)
-		<-finish.Done() // whatever becomes of its context
+		<-finish.Done() // even if its context ends
 		l.must(line{verbEnd, m.ID, []any{m.EntryID, endOK}})
 		return nil
 	})
@@ -131,5 +132,5 @@ func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Lo
 	return w.Run(ctx)
 }
 
-// finishHolding is the signal on which the holder's handlers return.
+// finishHolding is the signal that ends the holder's handlers.
 var finishHolding os.Signal = syscall.SIGUSR1

@@ -13,21 +13,22 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// The only bridge of a prefix is interrupted at every request it makes: while it checks the server, writes the defaults, says
-// that it lives, reads the registry, looks for queues, surveys, drains, waits for tokens, reclaims, trims, sweeps, and leaves.
+// The only bridge of a prefix is interrupted at each of its requests: while it checks the server, writes the
+// defaults, sends its heartbeat, reads the registry, looks for queues, surveys, drains, waits for tokens, reclaims,
+// trims, sweeps, and stops.
 func TestBridgeInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	operation{name: "serve", modes: []mode{unsent, unheard, stops, dies}, width: 48, run: r.serve}.sweep(t)
 }
 
-// serve has a bridge do everything a bridge does but what takes minutes: deliver what is due later, bury what has expired,
-// reclaim what a consumer left behind, free what another group acknowledges with nothing but XACK, find a queue that nobody
-// registered.
+// serve makes a bridge do all its work except what takes minutes: it delivers messages that become due, dead-letters
+// an expired one, reclaims from a dead consumer, frees entries of a group with plain XACK, and finds an unregistered
+// queue.
 func (r *rig) serve(t *testing.T, f *fuse) {
 	r = r.of(t)
 	r.prefix = r.server.Prefix(t)
-	t.Cleanup(r.clear) // what other runs leave would have to be walked through to find the stray queue
+	t.Cleanup(r.clear) // the search for the stray queue would scan keys of other runs
 	l, stray := r.load(t), r.load(t)
 	l.groups("a", "b")
 	stray.groups("b")
@@ -42,7 +43,8 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 	expired.Expires = time.Now().Add(10 * time.Millisecond)
 	l.sendToDie(expired)
 	l.dead = []string{"/expired expired"}
-	// What a producer left that died between its two commands is looked at, too; it goes after a minute, which is not waited for.
+	// The remains of a producer that died between its two commands are checked, too. A bridge deletes them after a
+	// minute, which this test does not wait for.
 	l.must(l.do("HSET", l.k.Payload, "orphan", "x").Error())
 	l.must(errors.Join(stray.do("HSET", stray.k.Payload, "stray", body("stray")).Error(), stray.do("ZADD", stray.k.Due, "1000",
 		"stray").Error()))
@@ -63,7 +65,7 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 	quiet := func() (bool, string) {
 		l.consume("b")
 		stray.consume("b")
-		sum := l.ledger.Summary("a", "b") // before looking what is left: what is delivered was there before
+		sum := l.ledger.Summary("a", "b") // before the check for remains, so that both agree
 		_, left := l.empty("a", "b")
 		_, other := stray.empty("b")
 		return sum.Lost == 0 && left+other == "1 payloads left; ", fmt.Sprintf("%s; %s%s", sum, left, other)
@@ -80,20 +82,20 @@ func (r *rig) serve(t *testing.T, f *fuse) {
 		t.Errorf("Run returned %v", err)
 	}
 	if !replaced {
-		r.bridge(r.redis) // whatever the stop left behind
+		r.bridge(r.redis) // for the remains of the stop
 	}
 	l.until(quiet)
 	l.must(l.do("HDEL", l.k.Payload, "orphan").Error())
 	l.rest("a", "b")
 	stray.rest("b")
-	// One delivery was abandoned; a bridge that is cut off must not make it more.
+	// One delivery was abandoned. A bridge that is cut off must not cause more deliveries.
 	l.checkAttempts(map[string]int{"a/left behind": 2}, 0)
 	if f.mode == "" {
 		l.checkCalls(map[string]int{"a/left behind": 1})
 	}
 }
 
-// served says whether the settings are there, and both queues are registered.
+// served reports whether the settings exist and both queues are registered.
 func (r *rig) served() bool {
 	c, g := r.redis.Client, lua.NewGlobals(r.prefix)
 	settings, _ := c.Do(context.Background(), c.B().Exists().Key(g.Defaults).Build()).AsInt64()
@@ -113,7 +115,7 @@ func (r *rig) clear() {
 	}
 }
 
-// readRaw reads as a consumer that is not ours.
+// readRaw reads with a consumer that is not ours.
 func (l *load) readRaw(group, consumer string) []lua.Entry {
 	c := l.redis.Client
 	reply, err := c.Do(l.ctx(), c.B().Xreadgroup().Group(group,
@@ -128,7 +130,7 @@ func (l *load) readRaw(group, consumer string) []lua.Entry {
 	return out
 }
 
-// consume is a worker in another language: XREADGROUP and XACK, and one comparison.
+// consume is a worker in another language: XREADGROUP, XACK, and one comparison.
 func (l *load) consume(group string) {
 	for _, e := range l.readRaw(group, "other") {
 		if e.For == "" || e.For == group {

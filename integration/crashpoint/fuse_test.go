@@ -21,39 +21,40 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// mode is what happens at a crash point.
+// mode is the fault at a crash point.
 type mode string
 
 const (
-	unsent  mode = "unsent"  // the connection breaks before the request has left
-	unheard mode = "unheard" // the server executes the request, and the connection breaks before the reply arrives
-	dies    mode = "dies"    // the process ends before the request, and another takes its place
-	halfway mode = "halfway" // the connection breaks before the last command of a request, which the server never sees
+	unsent  mode = "unsent"  // the connection breaks before the request is sent
+	unheard mode = "unheard" // the server executes the request, and the connection breaks before the reply
+	dies    mode = "dies"    // the process dies before the request, and another one replaces it
+	halfway mode = "halfway" // the connection breaks before the last command of a request, which the server never gets
 	stops   mode = "stops"   // as unheard, and the process is told to stop at that moment
 )
 
-// point is the n-th request of a kind; with an empty kind all requests count. The zero point is never reached.
+// point is the n-th request of a kind. An empty kind counts all requests. The zero point is never reached.
 type point struct {
 	kind string
 	n    int
 }
 
-// fuse is what the clients of one component share: it counts their requests, and blows at a point. A component whose fuse blew in
-// mode dies reaches the server no more: its connections are closed and it can make no new ones.
+// fuse is shared by the clients of one component: it counts their requests, and blows at a point. In mode dies, a
+// component with a blown fuse never reaches the server again: its connections are closed, and it can open no new
+// ones.
 type fuse struct {
 	mode  mode
 	at    point
-	first point         // a reply that is lost in any case, before the counting begins
-	blow  chan struct{} // closed when it has blown; in mode stops once the server has executed the request
+	first point         // a reply that is always lost, before the counting begins
+	blow  chan struct{} // closed when it has blown; in mode stops, after the server executed the request
 
 	mu     sync.Mutex
 	counts map[string]int
 	armed  bool
 	hit    bool
-	cut    bool // dead
+	cut    bool // the component is dead
 	conns  map[net.Conn]bool
 
-	cold map[string]bool // scripts that a server that knew none was asked for; nil: it knows all
+	cold map[string]bool // scripts that were asked for already, if the server pretends to know none; nil: it knows all
 }
 
 func newFuse(m mode, at, first point) *fuse {
@@ -67,7 +68,7 @@ func (f *fuse) blown() bool {
 	return f.hit
 }
 
-// judge counts a request, and says what becomes of it; "" = it passes.
+// judge counts a request, and returns its fault; "" = none.
 func (f *fuse) judge(kind string) mode {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,14 +103,14 @@ func (f *fuse) judge(kind string) mode {
 	return unsent
 }
 
-// kinds returns how many requests of each kind were counted.
+// kinds returns the number of requests of each kind.
 func (f *fuse) kinds() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.counts)
 }
 
-// chill asks for a script that the server does not know, the first time a cold component asks for one.
+// chill replaces the first call of each script of a cold component by a call of an unknown script.
 func (f *fuse) chill(c rueidis.Client, cmd rueidis.Completed) rueidis.Completed {
 	words := cmd.Commands()
 	f.mu.Lock()
@@ -121,7 +122,7 @@ func (f *fuse) chill(c rueidis.Client, cmd rueidis.Completed) rueidis.Completed 
 	return c.B().Arbitrary("EVALSHA", shaOf("")).Args(words[2:]...).Build()
 }
 
-// dial is for the client library.
+// dial is the dial function of the client library.
 func (f *fuse) dial(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -137,7 +138,7 @@ func (f *fuse) dial(ctx context.Context, addr string, d *net.Dialer, _ *tls.Conf
 	return c, nil
 }
 
-// redis connects a component of its own to the server, through the fuse.
+// redis returns a connection for one component, through the fuse.
 func (f *fuse) redis(t testing.TB, server *redistest.Server) *bridge.Redis {
 	t.Helper()
 	r, err := bridge.Dial(context.Background(), server.URL(), func(o *rueidis.ClientOption) { o.DialCtxFn = f.dial })
@@ -154,7 +155,7 @@ type fused struct {
 	f *fuse
 }
 
-var errBroken = rueidis.NewErrorResult(io.EOF) // as the client library reports a connection that was closed
+var errBroken = rueidis.NewErrorResult(io.EOF) // as the client library reports a closed connection
 
 func (c *fused) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	cmd = c.f.chill(c.Client, cmd)
@@ -204,14 +205,14 @@ func (c *fused) Nodes() map[string]rueidis.Client {
 	return nodes
 }
 
-// The parts of duestream use none of these; a new use must not go past the fuse unnoticed.
+// No part of duestream uses these. A new use must not bypass the fuse unnoticed.
 func (c *fused) Dedicated(func(rueidis.DedicatedClient) error) error { panic("not behind the fuse") }
 func (c *fused) Dedicate() (rueidis.DedicatedClient, func())         { panic("not behind the fuse") }
 func (c *fused) DoCache(context.Context, rueidis.Cacheable, time.Duration) rueidis.RedisResult {
 	panic("not behind the fuse")
 }
 
-// kindOf names a request: a script by its own name, the sending of its text apart.
+// kindOf returns the kind of a request: a script's name, or "text of" and the name when its source is sent.
 func kindOf(cmd rueidis.Completed) string {
 	words := cmd.Commands()
 	switch words[0] {

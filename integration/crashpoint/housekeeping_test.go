@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upkeep: what frees memory.
+// upkeep are the scripts that free memory.
 func upkeep() []scenario {
 	trim := func(s *scene) func(rueidis.Client) error {
 		return func(c rueidis.Client) error {
@@ -182,7 +182,7 @@ func upkeep() []scenario {
 	}
 }
 
-// findOrphans has one body with a member, and one without.
+// findOrphans prepares one payload with a member, and one without.
 func findOrphans(s *scene, find func(rueidis.Client) ([]string, error)) func(rueidis.Client) error {
 	s.group("a")
 	s.do("HSET", s.k.Payload, "orphan", body("orphan"))
@@ -197,7 +197,7 @@ func findOrphans(s *scene, find func(rueidis.Client) ([]string, error)) func(rue
 	}
 }
 
-// housekeeping: what holds no message.
+// housekeeping are the scripts that do not handle messages.
 func housekeeping() []scenario {
 	others := func(s *scene) {
 		s.group("a")
@@ -260,7 +260,7 @@ func housekeeping() []scenario {
 			s.do("HSET", s.k.Policy, "max_attempts", "7")
 			return func(c rueidis.Client) error { return lua.Configure(s.ctx, c, s.k.Policy, s.k.Wake, settings[:1]) }
 		}, after: func(s *scene) {
-			if s.number("HGET", s.k.Policy, "max_attempts") != 7 { // the token may be lost: the queue is looked at in turn
+			if s.number("HGET", s.k.Policy, "max_attempts") != 7 { // the token may be lost: the queue has its turn
 				s.Error("the policy is not what it must be")
 			}
 		}},
@@ -292,7 +292,7 @@ func housekeeping() []scenario {
 					looks, err := lua.Survey(s.ctx, c, []lua.Keys{s.k, odd, held, idle}, true)
 					for i, look := range looks {
 						if i != 1 && look.Err != nil {
-							err = look.Err // of this queue alone: the others were looked at
+							err = look.Err // an error of this queue only: the others were surveyed
 						}
 					}
 					return err

@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What an operator runs is interrupted at every request, and run again when it says that it failed. Dead letters are redriven and
-// purged exactly once, settings and groups are there, and what only reads gives an error or the truth.
+// The commands of an operator are interrupted at each request, and run again if they fail. Dead letters are redriven
+// and purged exactly once, settings and groups exist, and reading commands return an error or the truth.
 func TestOperatorInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -25,8 +25,8 @@ func TestOperatorInterrupted(t *testing.T) {
 	operation{name: "reading", modes: []mode{unsent, unheard}, serial: true, run: r.reading}.sweep(t)
 }
 
-// again runs a command until it succeeds: by the same process, or by another one when it died. The fault is one, so the second or
-// third time it must.
+// again repeats a command until it succeeds: in the same process, or in another one if it died. There is only one
+// fault, so it must succeed by the third try.
 func again(t *testing.T, r *rig, f *fuse, do func(*bridge.Redis) error) {
 	t.Helper()
 	redis := f.redis(t, r.server)
@@ -44,7 +44,7 @@ func again(t *testing.T, r *rig, f *fuse, do func(*bridge.Redis) error) {
 	}
 }
 
-// bury makes dead letters of group a.
+// bury creates dead letters of group a.
 func (l *load) bury(ids ...string) {
 	var messages []bridge.NewMessage
 	for _, id := range ids {
@@ -137,7 +137,7 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 
 func (l *load) pendingError(group string) error { return l.do("XPENDING", l.k.Stream, group).Error() }
 
-// reading asks for everything that can be asked for. What differs from one moment to the next is left out.
+// reading runs all reading calls. Results that change with time are left out.
 func (r *rig) reading(t *testing.T, f *fuse) {
 	l := r.load(t)
 	l.groups("a", "b")

@@ -13,29 +13,30 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// A producer is interrupted at every request it makes: registering, each commit of a batch, cancelling, rescheduling, clearing
-// its token. What it said it took is delivered; while the process lives, exactly once, and the caller notices nothing but an
-// uncertain "no". When it dies, another one that does the same again with the same IDs completes what it began.
+// A producer is interrupted at each of its requests: registering, each commit of a batch, cancelling, rescheduling,
+// clearing its token. Every message that it reported as taken is delivered. While the process lives, it is delivered
+// exactly once, and the caller sees at most an uncertain error. If the process dies, another one that repeats all
+// calls with the same IDs completes its work.
 func TestProducerInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.bridge(r.redis)
 	modes := []mode{unsent, halfway, unheard, dies}
 	operation{name: "produce", modes: modes, serial: true, run: r.produce}.sweep(t)
-	// A server that does not know the scripts yet makes two requests of each call.
+	// With a server that does not know the scripts yet, each call takes two requests.
 	operation{name: "produce anew", modes: modes, serial: true, run: func(t *testing.T, f *fuse) {
 		f.cold = map[string]bool{}
 		r.produce(t, f)
 	}}.sweep(t)
 }
 
-// produced is what a producer is made to do, step by step; a process that takes the place of a dead one begins again.
+// produced is a producer with its steps. A process that replaces a dead one begins anew.
 type produced struct {
 	*load
 	p    *producer.Producer
 	ctx  context.Context
 	f    *fuse
-	last bool // nothing interrupts this one
+	last bool // this process is not interrupted
 }
 
 func (r *rig) produce(t *testing.T, f *fuse) {
@@ -72,13 +73,13 @@ func (r *rig) produce(t *testing.T, f *fuse) {
 	l.checkSeen(f)
 }
 
-// all schedules messages with IDs and without, alone and in batches of several commits, cancels one and moves one.
+// all schedules messages with and without IDs, alone and in batches of several commits, cancels one, and moves one.
 func (p *produced) all() {
 	windowed := func(id string, delay time.Duration) bridge.NewMessage {
 		m := message(id, delay)
 		m.Dedup = 50 * time.Millisecond
 		if p.f.mode == dies {
-			m.Dedup = time.Minute // by when another process has taken over
+			m.Dedup = time.Minute // until another process has taken over
 		}
 		return m
 	}
@@ -103,9 +104,9 @@ func (p *produced) all() {
 	case err == nil:
 		p.ledger.Sent("moved", due.UnixMilli())
 	case p.f.mode == unheard && errors.Is(err, producer.ErrUncertain):
-		// it was moved, and became ready before the call was repeated
+		// It was moved, and became ready before the call was repeated.
 		p.ledger.Sent("moved", 0)
-	case p.last && errors.Is(err, producer.ErrNotScheduled): // it was moved before, and is on its way
+	case p.last && errors.Is(err, producer.ErrNotScheduled): // it was moved before, and is not scheduled any more
 		p.ledger.Sent("moved", 0)
 	default:
 		p.oops("reschedule", err)
@@ -121,7 +122,7 @@ func (p *produced) schedule(messages ...bridge.NewMessage) {
 	for i, r := range results {
 		m := messages[i]
 		switch {
-		case m.ID == "moved": // its due time comes later
+		case m.ID == "moved": // its due time is recorded later
 			p.ledger.MaybeSent(r.ID, 0)
 		case m.ID == "cancelled":
 		case r.Err == nil, p.last && errors.Is(r.Err, producer.ErrDuplicate):
@@ -136,7 +137,8 @@ func (p *produced) schedule(messages ...bridge.NewMessage) {
 	}
 }
 
-// sweepOrphans does what a bridge does within minutes: a producer that died may have written payloads, and scheduled nothing.
+// sweepOrphans does the work of a bridge within minutes: a dead producer may have written payloads without scheduling
+// them.
 func (l *load) sweepOrphans() {
 	for _, hash := range []string{l.k.Payload, l.k.Meta} {
 		all, err := lua.SweepOrphans(l.ctx(), l.redis.Client, l.k.Due, hash, "", 1000, nil)
@@ -150,14 +152,14 @@ func (l *load) sweepOrphans() {
 	}
 }
 
-// oops takes an error: only a process that is dead may have one.
+// oops takes an error. Only a dead process may have one.
 func (p *produced) oops(what string, err error) {
 	if p.last || p.f.mode != dies || !p.f.blown() {
 		p.Errorf("%s: %v", what, err)
 	}
 }
 
-// checkSeen looks at what is remembered of calls: nothing after a clean run, and nothing for ever after any.
+// checkSeen checks the tokens of calls: none is left after a clean run, and every one expires after any run.
 func (l *load) checkSeen(f *fuse) {
 	l.Helper()
 	seen, err := l.do("ZRANGE", l.k.Seen, "0", "-1", "WITHSCORES").AsZScores()

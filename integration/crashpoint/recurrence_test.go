@@ -12,8 +12,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// recurs prepares a recurrence of which one occurrence has left the schedule, and one is planned for later. It returns what is
-// remembered of it, and the ID of the planned one.
+// recurs prepares a recurrence with one occurrence that left the schedule, and one that is planned. It returns its
+// plan record, and the ID of the planned one.
 func recurs(s *scene, spec string) (remembered, planned string) {
 	s.group("a")
 	s.send(item("other", "+7200000"))
@@ -52,7 +52,7 @@ func plan(s *scene, c rueidis.Client, before string, at time.Time) (remembered s
 	return remembered, err
 }
 
-// recurrences: what is planned.
+// recurrences are the scripts for recurrences.
 func recurrences() []scenario {
 	const spec, other = `{"every_ms":3600000}`, `{"every_ms":7200000}`
 	changed := func(paused bool) func(s *scene) func(rueidis.Client) error {
@@ -105,7 +105,7 @@ func recurrences() []scenario {
 					return err
 				}
 			}, after: func(s *scene) {
-				// Also the one that is planned, if the call that was refused had it out of the schedule already.
+				// The planned one counts as well, if the refused call had already taken it out of the schedule.
 				if p := rememberedOf(s); p.Version != lua.PlanGone || len(p.Recent) < 1 || len(p.Recent) > 2 {
 					s.Errorf("remembered: %+v", p)
 				}
@@ -127,7 +127,8 @@ func recurrences() []scenario {
 					s.Error("not exactly what is remembered of the one that is gone was forgotten")
 				}
 			}},
-		// Repeated after a refusal it is planned once, and never left out: what is remembered moves last.
+		// Repeated after a refusal, the occurrence is planned once, and never skipped: the plan record is written
+		// last.
 		{script: "plan", single: true, state: "before all others", prepare: func(s *scene) func(rueidis.Client) error {
 			before, planned := recurs(s, spec)
 			s.owe("a", planned, delivered, delivered)
@@ -136,7 +137,7 @@ func recurrences() []scenario {
 			s.owe("a", id, delivered|gone, delivered)
 			return func(c rueidis.Client) error {
 				own := 1
-				if s.scheduled(id) { // by the call that was refused: nobody can tell it from a message of somebody's own
+				if s.scheduled(id) { // by the refused call: it looks like a message of a user
 					own = 0
 				}
 				if _, err := plan(s, c, before, at); err != nil {
@@ -154,11 +155,11 @@ func recurrences() []scenario {
 			return func(c rueidis.Client) error {
 				_, _, _, err := lua.RunRecurrence(s.ctx, c, s.k, "r", []byte(body("run")), `{"h:of":"run"}`, true)
 				if lua.Ambiguous(err) {
-					return err // a server that was killed answers nothing more, and has stored nothing
+					return err // a killed server answers nothing more, and stored nothing
 				}
 				m := s.do("ZRANGE", s.k.Due, "0", "-1")
 				members, _ := m.AsStrSlice()
-				for _, id := range members { // a call that was refused behind this one has scheduled it all the same
+				for _, id := range members { // a call that was refused after this step scheduled it all the same
 					if strings.HasSuffix(id, lua.RunSuffix) {
 						s.owe("a", id, delivered, delivered)
 					}

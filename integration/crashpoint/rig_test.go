@@ -17,10 +17,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// restTimeout is within how long the system must come to rest. It is generous: the machine may be busy.
+// restTimeout is the time limit to come to rest. It is generous, because the machine may be busy.
 const restTimeout = 60 * time.Second
 
-// rig is duestream without faults, on a server of the test's own: what surrounds the component under test.
+// rig is duestream without faults, on a server of the test: the surroundings of the component under test.
 type rig struct {
 	testing.TB
 	server *redistest.Server
@@ -35,7 +35,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	for _, name := range scriptNames() { // else the first run alone would send their texts
+	for _, name := range scriptNames() { // otherwise only the first run would send their source
 		if err := r.Client.Do(context.Background(),
 			r.Client.B().ScriptLoad().Script(lua.Source(name)).Build()).Error(); err != nil {
 			t.Fatal(err)
@@ -44,14 +44,14 @@ func newRig(t *testing.T) *rig {
 	return &rig{TB: t, server: server, redis: r, prefix: server.Prefix(t)}
 }
 
-// of returns the rig for a run of its own, which reports to its own test.
+// of returns the rig for a subtest.
 func (r *rig) of(t testing.TB) *rig {
 	own := *r
 	own.TB = t
 	return &own
 }
 
-// bridge runs a bridge until the test ends or the returned function is called.
+// bridge runs a bridge until it is stopped or the test ends.
 func (r *rig) bridge(redis *bridge.Redis) *process {
 	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Prefix: r.prefix, AnyServer: true, Defaults: bridge.Policy{
 		VisibilityTimeout: time.Second, MaxAttempts: 10, RetryMin: 10 * time.Millisecond, RetryMax: 20 * time.Millisecond,
@@ -62,7 +62,7 @@ func (r *rig) bridge(redis *bridge.Redis) *process {
 	return start(r, b.Run)
 }
 
-// process runs a component: it can be told to stop, and be waited for.
+// process is a running component that can be stopped and waited for.
 type process struct {
 	r      *rig
 	cancel context.CancelFunc
@@ -90,7 +90,7 @@ func (p *process) over() bool {
 	}
 }
 
-// stop tells it to stop, and returns what Run returned.
+// stop stops the process, and returns the error of Run.
 func (p *process) stop() error {
 	p.r.Helper()
 	p.cancel()
@@ -102,17 +102,17 @@ func (p *process) stop() error {
 	return p.err
 }
 
-// load is a queue with a ledger: what was sent, who got what, and how often.
+// load is a queue with a ledger of sent messages and deliveries.
 type load struct {
 	*rig
 	queue  string
 	k      lua.Keys
 	ledger redistest.Ledger
-	dead   []string // expected, as "group/id reason"
+	dead   []string // expected dead letters, as "group/id reason"
 
 	mu    sync.Mutex
-	calls map[address]int // of handlers
-	most  map[address]int // attempts that were seen
+	calls map[address]int // calls of handlers
+	most  map[address]int // highest attempt seen
 	odd   []string
 }
 
@@ -137,20 +137,20 @@ func (l *load) groups(names ...string) {
 	}
 }
 
-// bePatient has the queue, or a group of it, abandon nothing within a test: what the test itself reads stays where it is, however
-// busy the machine.
+// bePatient sets a visibility timeout, for the queue or a group, that is longer than a test: messages that the test
+// itself reads stay where they are, even on a busy machine.
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
 	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, admin.PolicyUpdate{VisibilityTimeout: &visibility}))
 }
 
-// message is one whose content can be told from its ID.
+// message returns a message whose content follows from its ID.
 func message(id string, delay time.Duration) bridge.NewMessage {
 	return bridge.NewMessage{ID: id, Payload: []byte(body(id)), Headers: map[string]string{"of": id}, Delay: delay}
 }
 
-// send schedules messages from outside the component under test.
+// send schedules messages with a client that is not under test.
 func (l *load) send(messages ...bridge.NewMessage) {
 	l.Helper()
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: l.redis, Prefix: l.prefix})
@@ -164,7 +164,7 @@ func (l *load) send(messages ...bridge.NewMessage) {
 	}
 }
 
-// got enters a delivery in the ledger.
+// got records a delivery in the ledger.
 func (l *load) got(group string, m *bridge.Message) {
 	l.ledger.Delivered(group, m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli())
 	l.mu.Lock()
@@ -183,7 +183,7 @@ func (l *load) count(group, id string) int {
 	return l.calls[address{group, id}]
 }
 
-// worker runs a worker that enters what it gets in the ledger. One that will die need not be given time.
+// worker runs a worker that records its deliveries in the ledger. A worker that will die gets no time to stop.
 func (l *load) worker(redis *bridge.Redis, group string, m mode, handle bridge.Handler) *process {
 	l.Helper()
 	grace := 20 * time.Second
@@ -227,7 +227,7 @@ func pendingOf(reply rueidis.RedisResult) int64 {
 	return n
 }
 
-// empty says whether nothing but dead letters is left in the queue.
+// empty reports whether the queue holds only dead letters.
 func (l *load) empty(groups ...string) (bool, string) {
 	c, left := l.redis.Client, ""
 	asked := rueidis.Commands{
@@ -237,7 +237,7 @@ func (l *load) empty(groups ...string) (bool, string) {
 	for _, group := range groups {
 		asked = append(asked, c.B().Xpending().Key(l.k.Stream).Group(group).Build())
 	}
-	for i, reply := range c.DoMulti(l.ctx(), asked...) { // in one round trip, because many ask all the time
+	for i, reply := range c.DoMulti(l.ctx(), asked...) { // one round trip, because many tests ask all the time
 		if i > 3 {
 			if n := pendingOf(reply); n > 0 {
 				left += fmt.Sprintf("%d pending in %s; ", n, groups[i-4])
@@ -249,7 +249,7 @@ func (l *load) empty(groups ...string) (bool, string) {
 	return left == "", left
 }
 
-// rest waits until every group has everything and nothing is left, and holds the outcome against what was sent.
+// rest waits until every group has all messages and nothing is left, and compares the result with what was sent.
 func (l *load) rest(groups ...string) redistest.Result {
 	l.Helper()
 	redistest.Eventually(l, restTimeout, func() (bool, string) {
@@ -275,7 +275,7 @@ func (l *load) rest(groups ...string) redistest.Result {
 	return l.ledger.Check(l, groups...)
 }
 
-// deadLetters lists them as "group/id reason".
+// deadLetters returns the dead letters as "group/id reason".
 func (l *load) deadLetters() []string {
 	var list []string
 	for letter, err := range admin.New(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, admin.LetterFilter{}) {
@@ -291,7 +291,8 @@ func (l *load) until(condition func() (bool, string)) {
 	redistest.Eventually(l, restTimeout, condition)
 }
 
-// checkAttempts holds the attempts that handlers saw against those that failures account for. A process that died has burnt one.
+// checkAttempts compares the attempts that handlers saw with those that failures explain. A process that died has
+// used up one.
 func (l *load) checkAttempts(natural map[string]int, burnt int) {
 	l.Helper()
 	l.mu.Lock()
@@ -307,7 +308,7 @@ func (l *load) checkAttempts(natural map[string]int, burnt int) {
 	}
 }
 
-// checkCalls holds how often handlers were called against how often they must be.
+// checkCalls compares the number of handler calls with the expected number.
 func (l *load) checkCalls(natural map[string]int) {
 	l.Helper()
 	l.mu.Lock()

@@ -11,28 +11,28 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// scenario is a script in a state in which it takes as many of its branches as one call can. Together the scenarios of a script
-// send each of its commands; TestEveryScriptStepFails says so when they do not.
+// scenario is a script with a state in which one call takes as many branches as possible. Together, the scenarios of
+// a script send each of its commands; TestEveryScriptStepFails fails if they do not.
 type scenario struct {
 	script, state string
 	prepare       func(s *scene) (call func(rueidis.Client) error)
-	after         func(s *scene) // what must hold as soon as the call has succeeded, beyond what is owed
-	mend          func(s *scene) // what must be put right before the system can come to rest
-	writes        bool           // payload and meta by commands of its own first: they may stay as orphans, or be gone
-	single        bool           // where the script expects a refusal, nothing may be delivered twice
+	after         func(s *scene) // checks after the call succeeded, beyond the debts
+	mend          func(s *scene) // repairs that the system needs before it can come to rest
+	writes        bool           // separate commands write payload and meta first: they may stay as orphans, or be gone
+	single        bool           // if the script expects a refusal, no message may be delivered twice
 }
 
 func scenarios() []scenario {
 	return slices.Concat(scheduling(), exits(), upkeep(), housekeeping(), transfers(), recurrences(), turns())
 }
 
-// scheduling: what happens before a message is ready.
+// scheduling are the scripts for messages that are not ready yet.
 func scheduling() []scenario {
 	return []scenario{
 		{script: "enqueue", state: "everything a batch may hold", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			again := item("first", hour)
-			again.Dedup = lua.Refuse // so that the next call has a refusal to forget, too
+			again.Dedup = lua.Refuse // so that the next call has a refusal to clear
 			before := []lua.Item{item("known", hour), item("first", hour), again}
 			_, err := lua.Enqueue(s.ctx, s.c, s.k, lua.Token{Name: "earlier", Window: time.Minute}, before, lua.Durability{})
 			s.must(err)
@@ -90,7 +90,7 @@ func scheduling() []scenario {
 			s.do("ZREM", s.k.Due, headerless) // it has left the schedule
 			s.owe("a", "first", delivered, delivered)
 			return call
-		}, mend: func(s *scene) { s.do("HDEL", s.k.Payload, headerless) }}, // an orphan where the call was refused
+		}, mend: func(s *scene) { s.do("HDEL", s.k.Payload, headerless) }}, // an orphan if the call was refused
 		{script: "enqueue", state: "in the place of what is scheduled", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			s.send(item("hastened", hour), item("put off", hour), item("kept", hour))
@@ -135,7 +135,7 @@ func scheduling() []scenario {
 		{script: "drain", single: true, state: "due, expired, malformed, retried, later",
 			prepare: func(s *scene) func(rueidis.Client) error {
 				s.group("a", "b")
-				// What the retry of the headerless one has is read without the decoder.
+				// The retry of a message without headers is read without the JSON decoder.
 				s.send(item("failed", "+0"), lua.Item{ID: headerless, When: "+0", Payload: []byte(body(headerless))})
 				held := s.hold("a", "c1")
 				s.deliver("b")
@@ -194,7 +194,7 @@ func scheduling() []scenario {
 				s.group("a", "b")
 				s.send(item("failed", "+0"))
 				held := s.hold("a", "c1")["failed"]
-				s.send(item("ready1", "+0"), item("ready2", "+0")) // and nobody has given them to a
+				s.send(item("ready1", "+0"), item("ready2", "+0")) // not delivered to a
 				s.deliver("b")
 				s.owed[address{"b", "failed"}] = debt{unless: delivered, once: delivered}
 				failed := []lua.Failure{{Held: held, Action: lua.ActionRetry, Error: "no"}}
@@ -329,7 +329,7 @@ func scheduling() []scenario {
 				_, err := lua.RedriveDead(s.ctx, s.c, s.k, []lua.Redrive{moved("added", "1000-0")})
 				s.must(err)
 				s.owe("a", "added", delivered, delivered)
-				s.owe("a", "new", delivered|gone, delivered) // its letter is deleted where it is once this call has answered
+				s.owe("a", "new", delivered|gone, delivered) // its letter is deleted by this call
 				return func(c rueidis.Client) error {
 					outcomes, err := lua.RedriveDead(s.ctx, c, s.k,
 						[]lua.Redrive{moved("added", "1000-0"), moved("new", "2000-0")})
@@ -346,7 +346,7 @@ func scheduling() []scenario {
 	}
 }
 
-// waitingRetries prepares a message that both groups failed, and another one.
+// waitingRetries prepares a message that failed in both groups, and another message.
 func waitingRetries(s *scene) { retriesOf(s, item("failed", "+0")) }
 
 func retriesOf(s *scene, failed lua.Item) {
@@ -361,7 +361,8 @@ func retriesOf(s *scene, failed lua.Item) {
 	}
 }
 
-// expiring has a message that nobody was given yet expire, and the retry of another for one of its groups.
+// expiring prepares a message that expires before any delivery, and the retry of another one that expires for one
+// group.
 func expiring(s *scene) func(rueidis.Client) error {
 	waitingRetries(s)
 	s.send(item("fresh", hour), item("other", hour))
@@ -385,7 +386,7 @@ func expiring(s *scene) func(rueidis.Client) error {
 	}
 }
 
-// pendings prepares one entry of each kind that may be in a pending list: group a holds them, b is done with them.
+// pendings prepares one entry of each kind that may be pending: group a holds them, group b is done with them.
 func pendings(s *scene) map[string]lua.Held {
 	s.group("a", "b")
 	limited := item("limited", "+0")
@@ -408,7 +409,7 @@ func pendings(s *scene) map[string]lua.Held {
 	s.must(err)
 	s.read("b", "c1")
 	for id, h := range held {
-		if id != "failed" { // b needs one of them a little longer
+		if id != "failed" { // b keeps one of them a little longer
 			s.do("XACK", s.k.Stream, "b", h.Entry)
 		}
 	}
@@ -421,7 +422,7 @@ func pendings(s *scene) map[string]lua.Held {
 	return held
 }
 
-// exits: the ways out of the pending list.
+// exits are the scripts that remove entries from the pending list.
 func exits() []scenario {
 	return []scenario{
 		{script: "ack", state: "with and without comparing the ID", prepare: func(s *scene) func(rueidis.Client) error {
@@ -483,7 +484,8 @@ func exits() []scenario {
 		}},
 		{script: "reclaim", state: "every kind of entry", prepare: func(s *scene) func(rueidis.Client) error {
 			pendings(s)
-			// A pass that is cut off has moved the entry to the reclaimer's name, which the server counts as a delivery.
+			// An interrupted pass has moved the entry to the reclaimer's consumer, which the server counts as a
+			// delivery.
 			s.owed[address{"a", "failed"}] = debt{delivered, delivered, 3}
 			s.owed[address{"a", "released"}] = debt{delivered, delivered, 3}
 			s.owed[address{"a", "snoozed"}] = debt{delivered, delivered, 3}
@@ -536,7 +538,7 @@ func exits() []scenario {
 			}
 			s.do("XACK", s.k.Stream, "a", held["done"].Entry)
 			s.do("XDEL", s.k.Stream, held["lost"].Entry)
-			s.owed[address{"a", "over"}] = debt{delivered, delivered, 3} // a call that was cut off has moved it to another name
+			s.owed[address{"a", "over"}] = debt{delivered, delivered, 3} // an interrupted call moved it
 			s.owe("a", "extended", delivered, delivered)
 			s.owe("a", "lost", dead, dead)
 			return func(c rueidis.Client) error {

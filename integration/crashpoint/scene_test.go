@@ -15,12 +15,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// fate is what may become of a message for a group once the system is at rest.
+// fate is a possible end of a message for a group once the system is at rest.
 type fate int
 
 const (
-	gone      fate = 1 << iota // neither delivered any more nor dead
-	delivered                  // from now on, at least once
+	gone      fate = 1 << iota // neither delivered again nor dead
+	delivered                  // delivered at least once from now on
 	dead
 )
 
@@ -34,17 +34,18 @@ func (f fate) String() string {
 	return strings.Join(words, " or ")
 }
 
-// debt is what is owed to a group (empty = none) for a message: when the call under test never succeeded, and when it did.
+// debt is the allowed end of a message for a group ("" = none): if the call under test never succeeded, and if it
+// did.
 type debt struct {
 	unless, once fate
-	most         int // attempt that a delivery may have; 0 = 2, as one abandoned before
+	most         int // highest attempt of a delivery; 0 = 2, because one was abandoned before
 }
 
 type address struct{ group, id string }
 
 func (a address) String() string { return a.group + "/" + a.id }
 
-// scene is one queue, the only one of its prefix, on which a script is interrupted.
+// scene is the only queue of its prefix, on which a script is interrupted.
 type scene struct {
 	testing.TB
 	ctx    context.Context
@@ -54,9 +55,9 @@ type scene struct {
 	note   string // key of the preamble
 	groups []string
 	owed   map[address]debt
-	ids    map[string]string // entry → message ID, of what was held before
+	ids    map[string]string // entry → message ID of the entries held before
 	got    map[address]int
-	wrong  map[address]string // what was delivered, but not as sent
+	wrong  map[address]string // deliveries that differ from the sent message
 }
 
 func newScene(t testing.TB, server *redistest.Server, c rueidis.Client) *scene {
@@ -105,13 +106,13 @@ func (s *scene) group(names ...string) {
 
 func body(id string) string { return "payload of " + id }
 
-// item is a message whose content can be told from its ID.
+// item returns a message whose content follows from its ID.
 func item(id string, when lua.When) lua.Item {
 	return lua.Item{ID: id, When: when, Payload: []byte(body(id)), Meta: lua.EncodeMeta(map[string]string{"of": id}, 0,
 		time.Time{})}
 }
 
-// bare is the ID of a message that has nothing else, headerless of one that has a payload.
+// bare is the ID of a message without payload and headers, headerless of one with a payload only.
 const bare, headerless = "bare", "headerless"
 
 const hour = lua.When("+3600000")
@@ -127,7 +128,7 @@ func (s *scene) send(items ...lua.Item) {
 	}
 }
 
-// hold has a consumer read everything there is, and returns what it holds by message ID.
+// hold reads everything with a consumer, and returns what it holds by message ID.
 func (s *scene) hold(group, consumer string) map[string]lua.Held {
 	s.Helper()
 	held := map[string]lua.Held{}
@@ -168,8 +169,8 @@ func (s *scene) drain() {
 	}
 }
 
-// settle runs the system to rest by hand: drain, deliver, acknowledge, reclaim; what is scheduled for later is due when nothing
-// else is left.
+// settle brings the system to rest by hand: it drains, delivers, acknowledges and reclaims. When nothing else is
+// left, messages that are scheduled for later become due.
 func (s *scene) settle() {
 	s.Helper()
 	for round := 0; ; round++ {
@@ -238,7 +239,8 @@ func (s *scene) deliver(group string) int {
 	return len(held)
 }
 
-// tidy does what a bridge does in a minute: it deletes bodies that nobody needs, and dedup windows, once they have ended.
+// tidy does the work of a bridge within a minute: it deletes payloads and metas without members, and ended dedup
+// windows.
 func (s *scene) tidy() {
 	for _, hash := range []string{s.k.Payload, s.k.Meta} {
 		found, err := lua.SweepOrphans(s.ctx, s.c, s.k.Due, hash, "", 1000, nil)
@@ -264,7 +266,7 @@ func (s *scene) tidy() {
 	}
 }
 
-// broken lists what is not as it must be, of messages and of memory. done: the call under test succeeded in the end.
+// broken lists violated debts, and memory that is left. done means that the call under test succeeded in the end.
 func (s *scene) broken(done bool) (debts []string, left string) {
 	fates := map[address]fate{}
 	for at := range s.got {
@@ -275,7 +277,7 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 	for _, l := range letters {
 		e := lua.ParseEntry(l.ID, l.FieldValues)
 		if e.Reason == lua.ReasonBodyLost && s.ids[e.Entry] != "" {
-			e.ID = s.ids[e.Entry] // whoever found it may not have known more than the entry
+			e.ID = s.ids[e.Entry] // its finder may have known only the entry
 		}
 		fates[address{e.Group, e.ID}] |= dead
 	}
@@ -312,7 +314,7 @@ func (s *scene) broken(done bool) (debts []string, left string) {
 	return debts, left
 }
 
-// snapshot is everything that is stored under the scene's prefix, as text. Idle times and such are left out.
+// snapshot returns everything stored under the scene's prefix as text, without idle times and the like.
 func (s *scene) snapshot() string {
 	var b strings.Builder
 	exists := false

@@ -11,11 +11,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// reliedOn names the commands without which a script would leave something behind, with the reason why it may rely on them.
-// Refused all the same, they may spoil the one message in work, and no other.
+// reliedOn names commands whose refusal would leave something half done, with the reason why a script may rely on
+// them. If one is refused all the same, it may spoil the current message, and no other.
 //
-// Where the reason is what they follow, one more stands behind it: a server that has let a script write once checks neither
-// memory nor disk nor replicas for the rest of it, and the types of all keys were checked before the first write.
+// A command that follows a write is reliable for another reason, too: a server that has let a script write once
+// checks neither memory nor disk nor replicas for the rest of the script, and the types of all keys were checked
+// before.
 var reliedOn = map[string]string{
 	"enqueue call HDEL": "follows ZADD of the same message",
 	"retry call HSET":   "follows XACK, which took the entries of the call out of the pending list",
@@ -28,13 +29,13 @@ var reliedOn = map[string]string{
 	"recur call ZREM":          "follows HSET of what is remembered, so that nothing is left out",
 	"run_recurrence call ZREM": "follows HSET of what is remembered, so that nothing is left out",
 
-	// These can be refused, by a stream of dead letters that has used up its IDs. What is lost then is the ID of a message whose
-	// body someone had deleted before: the server itself has taken the entry out of the pending list by then.
+	// A stream of dead letters that has used up its IDs refuses these. Then the ID of a message is lost whose entry
+	// was deleted by somebody before: the server has removed it from the pending list by then.
 	"reclaim pcall XADD": "a letter for a body that is lost; counted as stuck",
 	"extend pcall XADD":  "a letter for a body that is lost; told to the handler as lost",
 }
 
-// step is what the preamble noted of the command it refused.
+// step is the preamble's note about the refused command.
 type step struct {
 	site         int
 	clean        bool // nothing had been written before
@@ -56,7 +57,7 @@ func (s *scene) noted() (step, bool) {
 	return at, true
 }
 
-// refusedIn returns the file of the command that was refused in a script; "" = none was.
+// refusedIn returns the file of the command that was refused in a script, or "".
 func (s *scene) refusedIn(script string) string {
 	m := s.do("GET", s.note)
 	text, _ := m.ToString()
@@ -67,8 +68,8 @@ func (s *scene) refusedIn(script string) string {
 	return sitesOf(s, script)[n].file
 }
 
-// Every command of every script is refused once, in two ways of going on: nobody repeats the call, or its caller does. Whatever
-// happens, nothing accepted is lost, nothing is half done for good, and a refusal before the first write changes nothing.
+// Every command of every script is refused once, in two variants: nobody repeats the call, or its caller does. In
+// both, no accepted message is lost, nothing stays half done, and a refusal before the first write changes nothing.
 func TestEveryScriptStepFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -108,17 +109,18 @@ func TestEveryScriptStepFails(t *testing.T) {
 	}
 }
 
-// keepHistories are the scripts whose scenarios have a queue with a history: those that read for it, not only write at their end.
+// keepHistories are the scripts whose scenarios keep a history: those that read data for it, and not only write at
+// their end.
 var keepHistories = map[string]bool{"drain": true, "reclaim": true, "retry": true}
 
-// failsAtOnce is how many scenarios go on side by side, each on a queue of its own.
+// failsAtOnce is how many scenarios run concurrently, each on a queue of its own.
 const failsAtOnce = 8
 
-// seen is what the scenarios came by.
+// seen collects what the scenarios reached.
 type seen struct {
 	mu      sync.Mutex
-	reached map[string]map[int]bool // script → sites
-	relied  map[string]bool         // of reliedOn
+	reached map[string]map[int]bool // script → numbers of its sites
+	relied  map[string]bool         // used keys of reliedOn
 }
 
 func (s *seen) reach(script string, site int) {
@@ -136,8 +138,8 @@ func (s *seen) rely(name string) {
 	s.relied[name] = true
 }
 
-// failAt refuses the n-th command, and says which that was; false: there is none. Clean: nothing was written before the one
-// before it.
+// failAt refuses the n-th command, and returns its step; false if there are fewer commands. clean means that nothing
+// was written before the command before it.
 func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, seen *seen) (step, bool) {
 	if keepHistories[sc.script] {
 		s.do("HSET", s.k.Policy, "history", "1000")
@@ -185,7 +187,7 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 		seen.rely(name)
 		most := 1
 		if sc.script == "retry" {
-			most = 3 // of the scenario: what a call took out of the pending list is written together
+			most = 3 // the messages of one call, which are written together
 		}
 		if len(debts) <= most {
 			debts = nil
@@ -198,8 +200,8 @@ func failAt(t *testing.T, s *scene, sc scenario, n int, repeated, clean bool, se
 	return at, found
 }
 
-// checkSites holds what was reached against the texts: a command of a script's own text must have been refused in that script,
-// one of a shared file in some script.
+// checkSites compares the reached sites with the sources: a command in a script's own file must have been refused in
+// that script, and one in a shared file in some script.
 func checkSites(t *testing.T, reached map[string]map[int]bool) {
 	shared, hit := map[site]bool{}, map[site]bool{}
 	total := 0

@@ -14,12 +14,12 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// killServers is how many servers die side by side.
+// killServers is how many servers are killed concurrently.
 const killServers = 4
 
-// The server is killed with SIGKILL while a script stands at each of its commands in turn, and once after its reply; it comes
-// back from its append-only file. Nothing that a script did before it was killed is there, and all that it answered for is; then
-// the caller repeats the call, and the system comes to rest with nothing lost.
+// The server is killed with SIGKILL at each command of each script in turn, and once after the reply. It restarts
+// from its append-only file. Writes of the killed script are gone, and answered ones are there. Then the caller
+// repeats the call, and the system comes to rest with nothing lost.
 func TestServerDiesAtEveryScriptStep(t *testing.T) {
 	t.Parallel()
 	work := make(chan scenario)
@@ -39,7 +39,7 @@ func TestServerDiesAtEveryScriptStep(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, sc := range scenarios() {
-		if !seen[sc.script] { // the first state of each is the one with most branches
+		if !seen[sc.script] { // the first state of a script has the most branches
 			seen[sc.script] = true
 			work <- sc
 		}
@@ -53,7 +53,7 @@ func TestServerDiesAtEveryScriptStep(t *testing.T) {
 	}
 }
 
-// killAt kills the server at the n-th command, or after the reply when there are fewer: false then.
+// killAt kills the server at the n-th command. If there are fewer, it kills it after the reply, and returns false.
 func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
 	c := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	s := newScene(t, server, c)
@@ -71,7 +71,7 @@ func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
 	}
 	server.Kill()
 	if standing {
-		if err := <-answered; err == nil && sc.script != "signal" { // whose caller does not wait for it
+		if err := <-answered; err == nil && sc.script != "signal" { // the caller of signal does not wait for it
 			t.Errorf("step %d: a script that was killed has answered", n)
 		}
 	}
@@ -99,7 +99,7 @@ func killAt(t *testing.T, server *redistest.Server, sc scenario, n int) bool {
 	return standing
 }
 
-// stands returns when the server says that a script keeps it busy, or that call was answered: false then.
+// stands waits until the server reports a busy script, and returns true, or until the call was answered.
 func stands(t *testing.T, server *redistest.Server, answered chan error) bool {
 	probe := server.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 	defer probe.Close()

@@ -18,11 +18,11 @@ import (
 
 const scriptDir = "../../lua"
 
-// site is one place in the text of a script at which a command is sent.
+// site is a place in a script's source that sends a command.
 type site struct {
 	file string // "retry" or "lib/exit"
 	line string
-	n    int // among the file's
+	n    int // index among the sites of the file
 }
 
 func (s site) String() string { return fmt.Sprintf("%s: %s", s.file, s.line) }
@@ -32,7 +32,7 @@ var (
 	usesPattern = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 )
 
-// scriptNames returns every script there is.
+// scriptNames returns the names of all scripts.
 func scriptNames() []string {
 	files, err := filepath.Glob(filepath.Join(scriptDir, "*.lua"))
 	if err != nil || len(files) == 0 {
@@ -45,7 +45,7 @@ func scriptNames() []string {
 	return names
 }
 
-// sitesOf lists the sites of a script in the order of its text: those of the files it uses first, without what it cannot reach.
+// sitesOf returns the sites of a script in source order, those of its libraries first, without unreachable ones.
 func sitesOf(t testing.TB, name string) []site {
 	read := func(file string) string {
 		text, err := os.ReadFile(filepath.Join(scriptDir, file+".lua"))
@@ -84,8 +84,8 @@ func sitesIn(file, text string) (sites []site) {
 	return sites
 }
 
-// preamble puts itself between a script and the server: it counts commands, and at one of them does what the test asks for. What
-// it reached is kept under a key of its own, unless the server dies there.
+// preamble wraps the server for a script: it counts commands, and runs the test's action at one of them. It stores
+// the reached site under a key of its own, unless the server dies there.
 const preamble = `local redis = (function(server)
   local writes = {XADD = true, XDEL = true, XTRIM = true, XACK = true, XCLAIM = true, XAUTOCLAIM = true, XGROUP = true, ZADD = true,
     ZREM = true, ZREMRANGEBYSCORE = true, ZREMRANGEBYRANK = true, HSET = true, HSETNX = true, HDEL = true}
@@ -116,13 +116,13 @@ end)(redis)
 `
 
 const (
-	// refuse leaves a note of where it was, and lets the command fail.
+	// refuse stores a note of the site, and lets the command fail.
 	refuse = `server.call('SET', '%s', site .. ' ' .. wrote .. ' ' .. how .. ' ' .. command)`
-	// stand keeps the server busy for some seconds at the most; it is killed long before.
+	// stand keeps the server busy for some seconds at most. It is killed long before.
 	stand = `for i = 1, 500000000 do end`
 )
 
-// interruption is a client that runs one script with a preamble. Everything else passes.
+// interruption is a client that runs one script with a preamble. All other commands pass.
 type interruption struct {
 	rueidis.Client
 	sha, text string

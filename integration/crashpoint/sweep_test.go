@@ -9,24 +9,23 @@ import (
 	"testing"
 )
 
-// sweepWidth is how many runs of a sweep go on side by side: most of what they do is wait.
+// sweepWidth is how many runs of a sweep are concurrent: they mostly wait.
 const sweepWidth = 32
 
-// operation is something of duestream that makes several requests, under a load that needs all of them.
+// operation is a part of duestream that makes several requests, with a load that needs all of them.
 type operation struct {
 	name   string
 	modes  []mode
-	serial bool   // requests come in one order: a point is the n-th of all
+	serial bool   // requests come in a fixed order, so a point is the n-th of all
 	first  point  // see fuse
-	only   string // the one kind of request that matters; "" = all
+	only   string // the only kind of request to interrupt; "" = all
 	width  int    // default sweepWidth
 	run    func(t *testing.T, f *fuse)
 }
 
-// sweep runs the operation once undisturbed, and then once for every point it has, in every mode. Where goroutines of a component
-// send requests in no certain order, each kind of request is counted for itself. A kind is done with when a run goes through
-// without reaching the next of it. The points that the undisturbed run had are tried side by side, those behind them one after
-// the other.
+// sweep runs the operation once undisturbed, and then once for each of its points, in each mode. If goroutines send
+// requests in no fixed order, each kind of request is counted separately. A kind is finished when a run does not
+// reach its next point. The points of the undisturbed run are tried concurrently, further ones one after another.
 func (o operation) sweep(t *testing.T) {
 	clean := newFuse("", point{}, o.first)
 	t.Run(o.name+"/undisturbed", func(t *testing.T) { o.run(t, clean) })
@@ -75,7 +74,7 @@ func (o operation) sweep(t *testing.T) {
 		}
 	}
 	runs.Wait()
-	for _, m := range o.modes { // what needs one thing to happen before another, a busy machine may have kept from happening
+	for _, m := range o.modes { // on a busy machine, a point may have been missed
 		for _, kind := range kinds {
 			for again := 0; again < 3 && points[m][kind] == 0 && !t.Failed(); again++ {
 				try(m, kind, 1)

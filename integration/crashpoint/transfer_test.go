@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// transfers: what reads a queue for a file, and writes it from one.
+// transfers are the scripts that export a queue to a file, and import it.
 func transfers() []scenario {
 	behind := func(member string, want ...string) func(s *scene) func(rueidis.Client) error {
 		return func(s *scene) func(rueidis.Client) error {

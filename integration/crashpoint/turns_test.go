@@ -10,14 +10,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// keyed is an item with a key.
+// keyed returns an item with a key.
 func keyed(id, key string, when lua.When) lua.Item {
 	one := item(id, when)
 	one.Meta = lua.EncodeMeta(map[string]string{"of": id}, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: key})
 	return one
 }
 
-// passTurns sweeps the keys of messages, if there are any.
+// passTurns frees and passes on keys, if there are any.
 func (s *scene) passTurns() (moved int) {
 	if s.number("EXISTS", s.k.Turns) == 0 {
 		return 0
@@ -27,7 +27,7 @@ func (s *scene) passTurns() (moved int) {
 	return done.Moved + done.Freed
 }
 
-// busy has messages of keys delivered to the groups, and others of these keys wait. It returns what a holds.
+// busy delivers messages with keys to the groups, while others with these keys wait. It returns what group a holds.
 func (s *scene) busy(pairs ...string) map[string]lua.Held {
 	s.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -61,7 +61,7 @@ func (s *scene) fails(held lua.Held, delay time.Duration) {
 	s.must(err)
 }
 
-// turns: messages with keys.
+// turns are the scripts with messages that have keys.
 func turns() []scenario {
 	return []scenario{
 		{script: "drain", single: true, state: "with keys: free, busy, retried, expired, and in line",
@@ -73,7 +73,8 @@ func turns() []scenario {
 				if !won[0] {
 					s.Error("not acknowledged")
 				}
-				s.do("ZREM", s.k.Turns, "x"+lua.Separator+"busy"+lua.Separator+held["left"].Entry) // who waits goes before others
+				// A message that waits in line goes before others.
+				s.do("ZREM", s.k.Turns, "x"+lua.Separator+"busy"+lua.Separator+held["left"].Entry)
 				s.fails(held["own"], 0)
 				s.fails(held["dying"], time.Hour)
 				_, err = lua.Expire(s.ctx, s.c, s.k, []string{retryMember("dying", held["dying"])})
@@ -98,7 +99,7 @@ func turns() []scenario {
 				s.busy("held", "h")
 				s.owe("a", "held", delivered, delivered)
 				var items []lua.Item
-				for id, key := range map[string]string{"free": "k", "later": "h"} { // another message holds that key
+				for id, key := range map[string]string{"free": "k", "later": "h"} { // another holds the key of later
 					items = append(items, lua.Item{ID: id + lua.Separator + "a" + lua.Separator + "1000-1", When: hour,
 						Payload: []byte(body(id)), Meta: fmt.Sprintf(`{"id":%q,"for":"a","attempt":"2","key":%q,"h:of":%q}`, id, key, id)})
 					s.owe("a", id, delivered|gone, delivered)
@@ -124,14 +125,14 @@ func turns() []scenario {
 		}},
 		{script: "retry", state: "with keys: kept and given away", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
-			named := item("named", "+0") // its retry is called by its ID
+			named := item("named", "+0") // its retry is named by its ID
 			named.Meta = lua.EncodeMeta(map[string]string{"of": "named"}, 0, time.Time{},
 				lua.FieldValue{Field: "overlap", Value: "skip"})
 			s.send(named)
 			held := s.busy("again", "k", "given up", "d")
 			s.owe("a", "named", delivered, delivered)
 			s.owe("a", "again", delivered, delivered)
-			s.owe("a", "given up", delivered|dead, delivered|dead) // where its letter is refused it is reclaimed
+			s.owe("a", "given up", delivered|dead, delivered|dead) // reclaimed if its dead letter was refused
 			return func(c rueidis.Client) error {
 				_, err := lua.Retry(s.ctx, c, s.k, "a", attempts, []lua.Failure{
 					{Held: held["again"], Action: lua.ActionRetry, Delay: time.Hour},
@@ -227,7 +228,7 @@ func turns() []scenario {
 				s.send(keyed("deleted", "h", hour), keyed("moved", "h", hour))
 				s.do("ZADD", s.k.Due, "XX", "1001", "deleted", "1002", "moved")
 				s.drain()
-				s.do("ZREM", s.k.Due, "deleted") // by plain commands, which know nothing of places
+				s.do("ZREM", s.k.Due, "deleted") // plain commands do not know places in line
 				s.do("HDEL", s.k.Payload, "deleted")
 				s.do("HDEL", s.k.Meta, "deleted")
 				s.do("ZADD", s.k.Due, "XX", "1003", "moved")
@@ -238,7 +239,7 @@ func turns() []scenario {
 					return err
 				}
 			}, after: func(s *scene) {
-				if n := s.number("ZCARD", s.k.Turns); n != 2 { // who holds the key, and who waits for it
+				if n := s.number("ZCARD", s.k.Turns); n != 2 { // the holder of the key, and the waiting message
 					s.Errorf("%d members of turns", n)
 				}
 			}},

@@ -12,24 +12,26 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// A worker is interrupted at every request it makes: while it joins, reads, settles, extends, and takes its leave; and once more
-// at every request it makes to recover after a read whose reply was lost. Its group and another one get everything, no attempt is
-// burnt unless the process died, and no handler runs twice unless the process died or was told to stop.
+// A worker is interrupted at each of its requests: while it joins, reads, settles, extends, and stops. It is
+// interrupted again at each request with which it recovers from a lost reply of a read. Its group and another group
+// get all messages. An attempt is used up only if the process died, and a handler runs twice only if the process died
+// or was told to stop.
 func TestWorkerInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.bridge(r.redis)
 	all := []mode{unsent, unheard, stops, dies}
-	work := func(t *testing.T, f *fuse) { r.work(t, f, time.Minute, 0) } // longer than a busy machine holds up an extend
+	work := func(t *testing.T, f *fuse) { r.work(t, f, time.Minute, 0) } // longer than a busy machine delays an extend
 	operation{name: "work", modes: all, run: work}.sweep(t)
 	operation{name: "recover", modes: all, first: point{"XREADGROUP", 1}, run: work}.sweep(t)
 	operation{name: "extend", modes: all, only: "extend",
 		run: func(t *testing.T, f *fuse) { r.work(t, f, 5*time.Second, 2) }}.sweep(t)
 }
 
-// work has a worker of group a handle one message of each kind, the while group b fails one as well; it is told to stop when it
-// has extended what it holds so often. Only where the process dies something is abandoned: elsewhere the visibility timeout is
-// long, so that what nobody takes up does not come back in time, or not with the attempt it must have.
+// work lets a worker of group a handle one message of each kind, while group b fails one, too. The worker is stopped
+// after the given number of extends. Entries are abandoned only where the process dies. In the other modes the
+// visibility timeout is long, so that an entry that the worker forgets does not come back in time, or comes with a
+// wrong attempt.
 func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int) {
 	l := r.load(t)
 	patient := time.Minute
@@ -47,7 +49,7 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 	limited.MaxAttempts, expired.Expires = 1, time.Now().Add(10*time.Millisecond)
 	l.send(message("plain", 0), message("fails", 0), message("given up", 0), message("held", 0), message("fails in b", 0),
 		message("later", 30*time.Millisecond))
-	l.sendToDie(limited) // it may be abandoned before a handler has seen it
+	l.sendToDie(limited) // it may be abandoned before a handler sees it
 	l.sendToDie(expired)
 
 	var stopped atomic.Bool
@@ -79,7 +81,7 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		case <-w.done:
 		}
 	}()
-	// Until all it can do is done, or the process has ended.
+	// Until all its work is done, or the process has ended.
 	l.until(func() (bool, string) {
 		if w.over() {
 			return true, ""
@@ -102,11 +104,11 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 	l.dead = append(l.dead, "/expired expired", "a/given up dead_letter")
 	l.until(func() (bool, string) { return l.number("XLEN", l.k.Dead) == 3, "a dead letter is missing" })
 	if f.mode == dies && slices.Contains(l.deadLetters(), "a/limited visibility_timeout") {
-		reason = " visibility_timeout" // it was at work when the process died
+		reason = " visibility_timeout" // its handler ran when the process died
 	}
 	l.dead = append(l.dead, "a/limited"+reason)
 	l.rest("a", "b")
-	lingers := f.mode == stops && l.count("a", "limited") == 2 // what fails while it is told to stop is no failure
+	lingers := f.mode == stops && l.count("a", "limited") == 2 // an error while the worker stops is no failure
 	if l.count("b", "limited") != 1 || f.mode != dies && l.count("a", "limited") != 1 && !lingers {
 		t.Error("a message that may fail once was not handled once")
 	}

@@ -12,15 +12,15 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// asUser runs a program with the user and password of its first two arguments in the URL that the kit gives it.
+// asUser runs a program with a user and password, its first two arguments, in the URL of the kit.
 const asUser = `#!/bin/bash
 export DUESTREAM_REDIS_URL="${DUESTREAM_REDIS_URL/redis:\/\//redis:\/\/$1:$2@}"
 shift 2
 exec "$@"
 `
 
-// The examples in other languages do their work as the documented users of plain producers and workers. Once the workers in
-// Python and Node.js could not read the settings of their queue.
+// The examples in other languages work as the documented users for plain producers and workers. The bug: the workers
+// in Python and Node.js could not read the settings of their queue.
 func TestExamplesWorkAsPlainUsers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/OPERATIONS.md")
@@ -62,8 +62,8 @@ func TestExamplesWorkAsPlainUsers(t *testing.T) {
 					object := entry["object"]
 					what, _ := object.ToString()
 					switch what, _, _ = strings.Cut(what, "|"); what {
-					case "client", "command", "info", "hello": // introductions
-					case "fcall": // it does without the library
+					case "client", "command", "info", "hello": // introductions of clients
+					case "fcall": // the example works without the library
 					default:
 						t.Error(fmt.Sprint(name, " was denied ", what))
 					}

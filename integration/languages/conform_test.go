@@ -13,9 +13,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The examples in other languages, as the conformance kit sees them: with nothing but plain commands, or with the functions
-// library, by turns of the day, on servers that the kit starts, and also restarts and fills; and with the library on Redis 8 and
-// Valkey. They reach what each claims. DUESTREAM_TEST_FULL=1 tries all of them both ways, and everywhere.
+// The conformance kit tests the examples in other languages. They use plain commands or the functions library,
+// alternating by day, on servers that the kit starts, restarts and fills; and they use the library on Redis 8 and
+// Valkey. Each reaches its level. DUESTREAM_TEST_FULL=1 tries all of them both ways, and on all servers.
 func TestExamplesConform(t *testing.T) {
 	t.Parallel()
 	duestream := Build(t)
@@ -41,7 +41,7 @@ func TestExamplesConform(t *testing.T) {
 			}
 		})
 	}
-	// Elsewhere one language each: what differs between servers differs for all.
+	// On other servers, one language each: differences between servers affect all languages.
 	for image, one := range map[string]string{"redis:8.6": "python", "valkey/valkey:9.1": "node"} {
 		t.Run(image, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +83,7 @@ func conforms(t *testing.T, l Language, kit []string, mode string) {
 	t.Logf("%s: %s", mode, regexp.MustCompile(`(?m)^\d+ passed.*$`).FindString(said.String()))
 }
 
-// withoutVariables is the environment, but for those whose names begin so.
+// withoutVariables returns the environment without variables that begin with the prefix.
 func withoutVariables(prefix string) (env []string) {
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, prefix) {

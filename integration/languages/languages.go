@@ -1,4 +1,5 @@
-// Package languages runs the examples in other languages through the conformance kit, and has what other tests need to run them.
+// Package languages runs the examples in other languages through the conformance kit, and helps other tests to run
+// them.
 package languages
 
 import (
@@ -13,20 +14,20 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Language is an example in another language: its conformance program, and the level that its worker reaches with the functions
-// library; its producer is complete with it.
+// Language is an example in another language: its conformance program, and the level that its worker reaches with the
+// functions library. With the library, its producer reaches level complete.
 type Language struct {
 	Name, Worker string
-	program      []string // a further argument says "worker" or "producer"
+	program      []string // a further argument is "worker" or "producer"
 }
 
-// Command is the conformance program with an argument that says what it has to be.
+// Command returns the command line of the conformance program for a mode: "worker" or "producer".
 func (l Language) Command(mode string) []string {
 	return append(l.program[:len(l.program):len(l.program)], mode)
 }
 
-// All are those whose examples, in this directory, need no more than an interpreter and a client library. One that is not there
-// fails the test.
+// All returns the languages whose examples, in this directory, need only an interpreter and a client library. A
+// missing one fails the test.
 func All(t testing.TB, examples string) []Language {
 	t.Helper()
 	at := func(file string) string { return filepath.Join(examples, filepath.FromSlash(file)) }
@@ -39,7 +40,7 @@ func All(t testing.TB, examples string) []Language {
 	}
 }
 
-// Ruby returns a ruby that can load redis. Where there is none it is installed, or the test fails.
+// Ruby returns a ruby that can load redis. If there is none it is installed, or the test fails.
 func Ruby(t testing.TB) string {
 	t.Helper()
 	redistest.Install(t, "ruby that can load redis", func() bool {
@@ -49,7 +50,7 @@ func Ruby(t testing.TB) string {
 	return "ruby"
 }
 
-// PHP returns a php with phpredis. Where there is none it is installed, or the test fails.
+// PHP returns a php with phpredis. If there is none it is installed, or the test fails.
 func PHP(t testing.TB) string {
 	t.Helper()
 	redistest.Install(t, "php with the extensions redis and pcntl", func() bool {
@@ -72,7 +73,7 @@ func LoadFunctions(t testing.TB, server *redistest.Server) {
 	}
 }
 
-// Build builds the command, and returns where it is.
+// Build builds the command, and returns its path.
 func Build(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "duestream")
@@ -83,7 +84,8 @@ func Build(t testing.TB) string {
 	return path
 }
 
-// ReadAll reads all examples, so that a changed one has the test run again: go test does not see what children read.
+// ReadAll reads all examples, so that go test runs again after a change. It does not notice files that child
+// processes read.
 func ReadAll(t testing.TB, examples string) {
 	t.Helper()
 	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {

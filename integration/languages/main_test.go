@@ -8,7 +8,7 @@ import (
 
 const examples = "../../examples"
 
-// A run of the kit mostly waits: for visibility timeouts, restarts and outages.
+// Runs of the kit mostly wait: for visibility timeouts, restarts and outages. So several tests run concurrently.
 func TestMain(m *testing.M) {
 	redistest.SideBySide(5)
 	redistest.Main(m)

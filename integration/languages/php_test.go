@@ -19,8 +19,8 @@ import (
 
 const phpExamples = examples + "/php"
 
-// A command that phpredis could not send returns false, and keeps no error. Once the process that extends took it for a reply and
-// ended.
+// The bug: a command that phpredis could not send returns false, and sets no error. The process that extends took
+// that for a reply, and ended.
 func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 	t.Parallel()
 	const mute = `
@@ -52,7 +52,7 @@ func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 	}
 }
 
-// Each reply is looked at before it is used.
+// Every reply is checked before it is used.
 func TestPHPChecksEveryReply(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(phpExamples + "/*.php")
@@ -69,7 +69,7 @@ func TestPHPChecksEveryReply(t *testing.T) {
 		for i, line := range strings.Split(string(text), "\n") {
 			for _, m := range call.FindAllStringSubmatch(line, -1) {
 				switch m[2] {
-				case "setOption", "getLastError", "clearLastError": // they send nothing
+				case "setOption", "getLastError", "clearLastError": // these send nothing
 					continue
 				}
 				if calls++; m[1] == "" {
@@ -83,8 +83,8 @@ func TestPHPChecksEveryReply(t *testing.T) {
 	}
 }
 
-// The child that extends for a worker in PHP is killed: it is started again, and what the worker holds is extended. Once the
-// worker ended.
+// The child process that extends for a PHP worker is killed. It is started again, and extends the worker's entries.
+// The bug: the worker ended.
 func TestPHPWorkerOutlivesWhatExtends(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// brokenOnce is a redis-cli whose connection breaks at the first command of a worker: it connects, sends the command again, and
-// prints the lines that redis-cli prints meanwhile before the reply.
+// brokenOnce is a redis-cli whose connection breaks at the first command of a worker: it connects again, repeats the
+// command, and prints the lines that redis-cli prints before the reply.
 const brokenOnce = `#!/bin/bash
 case " $* " in *' -e '*) exec redis-cli "$@" ;; esac # a single command
 if [ -e "$0.broke" ]; then exec redis-cli "$@"; fi
@@ -23,13 +23,13 @@ printf '\nI/O error\n%s\n' "$reply"
 exec redis-cli "$@"
 `
 
-// A connection broke while the worker waited for messages:
+// The bug: a connection broke while the worker waited for messages:
 //
-//  1. redis-cli printed an empty line and "I/O error", connected again, and sent the read again;
-//  2. the worker took the empty line for the reply, and ended redis-cli;
-//  3. the server had just given a message to the second read.
+// 1. redis-cli printed an empty line and "I/O error", connected again, and repeated the read;
+// 2. the worker took the empty line for the reply, and ended redis-cli;
+// 3. the server had just delivered a message to the second read.
 //
-// Nobody saw that message until its visibility timeout was over.
+// That message came to nobody until its visibility timeout was over.
 func TestShellWorkerWaitsForTheReplyThatFollowsABrokenConnection(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, examples)
@@ -54,7 +54,7 @@ func TestShellWorkerWaitsForTheReplyThatFollowsABrokenConnection(t *testing.T) {
 		_ = worker.Wait()
 	})
 	c := s.Client(t)
-	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // the visibility timeout is 30 s, and no bridge runs
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { // no bridge runs; the visibility timeout is 30 s
 		pending, err := c.Do(t.Context(), c.B().Xpending().Key(keys.Stream).Group("g").Build()).ToArray()
 		if err != nil {
 			t.Fatal(err)

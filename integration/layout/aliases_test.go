@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "write what aliases stand for into their doc comments")
 
-// source is the parsed files of one of our packages, without tests.
+// source holds the parsed files of one of our packages, without tests.
 type source struct {
 	name  string
 	files map[string]*ast.File // by path
@@ -30,7 +30,7 @@ type source struct {
 
 var files = token.NewFileSet()
 
-// read parses a package, by its path in the module.
+// read parses a package. path is its path in the module.
 func read(t *testing.T, path string) *source {
 	t.Helper()
 	s := &source{files: map[string]*ast.File{}, types: map[string]*ast.TypeSpec{}, funcs: map[string][]*ast.FuncDecl{}}
@@ -78,12 +78,12 @@ func receiver(f *ast.FuncDecl) string {
 	return name.Name
 }
 
-// shower writes what types of other packages look like to who only sees one.
+// shower prints types of other packages in the form that a reader of one package sees.
 type shower struct {
 	t        *testing.T
 	seen     *source
 	packages map[string]*source // by name
-	shown    map[string]string  // what aliases stand for, "stream.Policy", to what the reader writes, "bridge.Policy"
+	shown    map[string]string  // type behind an alias, "stream.Policy" → the reader's name, "bridge.Policy"
 }
 
 func newShower(t *testing.T, path string) *shower {
@@ -94,7 +94,7 @@ func newShower(t *testing.T, path string) *shower {
 			s.packages[p.name] = p
 		}
 	}
-	s.aliases(s.packages["bridge"], "bridge.") // may be written where bridge is imported,
+	s.aliases(s.packages["bridge"], "bridge.") // with the prefix of bridge,
 	s.aliases(s.seen, "")                      // unless the package has a name of its own
 	return s
 }
@@ -112,7 +112,7 @@ var (
 	bare      = regexp.MustCompile(`(^|[^\w.])([A-Z]\w*)`)
 )
 
-// text prints an expression of a package as the reader of the shown one writes it.
+// text prints an expression of a package with the names that the reader of the shown package uses.
 func (s *shower) text(of *source, node any) string {
 	var b bytes.Buffer
 	if err := printer.Fprint(&b, files, node); err != nil {
@@ -130,7 +130,7 @@ func (s *shower) text(of *source, node any) string {
 	})
 }
 
-// show returns the declaration of what an alias stands for, and its methods.
+// show returns the declaration of the type behind an alias, and its methods.
 func (s *shower) show(name string, alias *ast.SelectorExpr) []string {
 	of := s.packages[alias.X.(*ast.Ident).Name]
 	target := of.types[alias.Sel.Name]
@@ -161,8 +161,8 @@ func (s *shower) show(name string, alias *ast.SelectorExpr) []string {
 	return strings.Split(strings.TrimSpace(string(pretty)), "\n")
 }
 
-// fields writes the exported fields of a struct, those of embedded types that the reader does not see among them, but for hidden
-// names.
+// fields prints the exported fields of a struct, including those of embedded types that the reader cannot see, except
+// hidden names.
 func (s *shower) fields(of *source, fields *ast.StructType, hidden []string) (lines, methods []string) {
 	outer := hidden
 	for _, f := range fields.Fields.List {
@@ -216,7 +216,7 @@ func (s *shower) fields(of *source, fields *ast.StructType, hidden []string) (li
 	return lines, methods
 }
 
-// wrapped writes a text as comment lines that are not too long, however long they are where it comes from.
+// wrapped formats a text as comment lines of limited length.
 func wrapped(text string) (lines []string) {
 	for word := range strings.FieldsSeq(text) {
 		if n := len(lines); n == 0 || len(lines[n-1])+1+len(word) > 115 {
@@ -230,7 +230,7 @@ func wrapped(text string) (lines []string) {
 	return lines
 }
 
-// expected are methods that nobody calls by name.
+// expected are methods that are not called by name.
 var expected = []string{"Error", "Unwrap", "Is", "MarshalJSON", "UnmarshalJSON", "MarshalText", "UnmarshalText"}
 
 func (s *shower) methods(of *source, name, shown string) (lines []string) {
@@ -247,7 +247,8 @@ func (s *shower) methods(of *source, name, shown string) (lines []string) {
 	return lines
 }
 
-// go doc shows an alias as one line. What it stands for is in its doc comment, as it is today: with -update this test writes it.
+// go doc shows an alias as one line. The doc comment shows the current type behind it; with -update, this test writes
+// it.
 func TestAliasesShowWhatTheyStandFor(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"bridge", "bridge/admin"} {
@@ -258,7 +259,7 @@ func TestAliasesShowWhatTheyStandFor(t *testing.T) {
 				t.Fatal(err)
 			}
 			edits := s.edits(f)
-			slices.Reverse(edits) // from the end, so that places stay right
+			slices.Reverse(edits) // from the end, so that offsets stay valid
 			for _, e := range edits {
 				if old := string(text[e.from:e.to]); old == e.text {
 					continue

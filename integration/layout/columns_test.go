@@ -11,11 +11,11 @@ import (
 	"unicode/utf8"
 )
 
-// columns is where a line ends at the latest; a tab counts as four.
+// columns is the greatest length of a line; a tab counts as four.
 const columns = 130
 
-// Lines fit on a screen beside another file. Rows of tables of texts, and texts over several lines, are as long as what they
-// hold, and so are the declarations that a comment quotes.
+// Lines fit on a screen beside another file. Exempt are rows of tables of texts, texts over several lines, and
+// declarations quoted in comments.
 func TestLinesEndInTime(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("git", "-C", "../..", "ls-files", "*.go").Output()
@@ -28,7 +28,7 @@ func TestLinesEndInTime(t *testing.T) {
 		}
 		source, err := os.ReadFile(filepath.Join("../..", name))
 		if os.IsNotExist(err) {
-			continue // deleted, and not committed yet
+			continue // deleted, but not committed yet
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +43,7 @@ func TestLinesEndInTime(t *testing.T) {
 	}
 }
 
-// linesOfTexts returns the lines that are nothing but texts and what holds them together, and those that a raw text goes over.
+// linesOfTexts returns the lines that consist of string literals and their separators, and the lines of raw strings.
 func linesOfTexts(source []byte) map[int]bool {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(source))

@@ -11,8 +11,8 @@ import (
 
 var ownConnection = regexp.MustCompile(`(\w+)\.Dedicated?\(`)
 
-// A connection of its own follows no redirection of a cluster, and knows one slot. So everybody takes one through lua.Dedicated
-// or lua.Pin, which say what to do then.
+// A dedicated connection follows no redirection of a cluster, and serves one slot. So all packages take one through
+// lua.Dedicated or lua.Pin, which handle that.
 func TestOnlyLuaTakesAConnectionOfItsOwn(t *testing.T) {
 	found := 0
 	for _, root := range []string{"bridge", "cmd", "internal", "lua", "scheduler", "stream"} {

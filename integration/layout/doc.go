@@ -1,3 +1,3 @@
-// Package layout holds the tests of how the code is laid out: which package may import which, what a program gets with package
-// bridge, and that documents and doc comments show what is there. They read the source and start no server.
+// Package layout tests the layout of the code: which package may import which, what package bridge brings into a
+// program, and that documents and doc comments match the code. The tests read the source and start no server.
 package layout

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// twoScreens is how many lines `go doc -short` of a package may have, for whoever sees it for the first time.
+// twoScreens is the greatest number of lines of `go doc -short` for a package that a reader sees first.
 const twoScreens = 100
 
 func TestBridgeFitsOnTwoScreens(t *testing.T) {
@@ -23,8 +23,8 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 	}
 }
 
-// Every exported name of what users import has a sentence of its own: "what X takes and returns" above five types is none for
-// any of them.
+// Every exported name of the imported packages has a sentence of its own. A sentence above a group of five types
+// documents none of them.
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"bridge", "bridge/admin", "bridge/tracing", "bridge/push"} {

@@ -15,9 +15,9 @@ import (
 
 const module = "github.com/duestream/duestream"
 
-// below says which of our packages each one may import. Everything that is not in a row points upwards, or sideways where it
-// must not: what is before a message is ready (scheduler) and what is after (stream) meet in bridge alone; what only operators
-// do (inspect, deadletter, transfer) is not in a program that schedules or works.
+// below says which of our packages each package may import. Any other import points upwards, or sideways where it
+// must not. Code for messages before they are ready (scheduler) and after (stream) meets only in bridge. Code for
+// operators only (inspect, deadletter, transfer) is not in a program that schedules or works.
 var below = map[string]string{
 	"lua":                  "",
 	"internal/loop":        "lua",
@@ -41,13 +41,13 @@ var below = map[string]string{
 	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
 	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor bridge/gateway/access bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
-	// what a gateway adds
+	// Packages that a gateway adds.
 	"bridge/gateway/access":         "lua internal/loop",
 	"bridge/gateway":                "bridge bridge/admin bridge/gateway/access bridge/gateway/lmstfy internal/ndjson lua stream stream/pull",
 	"bridge/gateway/lmstfy":         "bridge bridge/admin bridge/gateway/access internal/loop internal/view lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",
-	// what a user's program imports
+	// Programs of users.
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }
 
@@ -86,7 +86,7 @@ func list(t *testing.T, args ...string) (packages []listed) {
 
 func ours(path string) (name string, ok bool) { return strings.CutPrefix(path, module+"/") }
 
-// No arrow between packages points upwards, so there is no cycle, and a room can be read without the rooms above it.
+// No import points upwards, so there is no cycle, and a package can be read without the packages above it.
 func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 	t.Parallel()
 	missing := maps.Clone(below)
@@ -111,7 +111,7 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 			}
 		}
 		arrows := p.Imports
-		if !strings.HasPrefix(name, "integration") { // whose tests run the benchmark
+		if !strings.HasPrefix(name, "integration") { // its tests run the benchmark
 			arrows = slices.Concat(arrows, p.TestImports, p.XTestImports)
 		}
 		for _, path := range arrows {
@@ -125,10 +125,10 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 	}
 }
 
-// The table itself must not point upwards: following it ends.
+// The table itself has no cycle.
 func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 	t.Parallel()
-	done := map[string]int{} // 1: being followed, 2: followed
+	done := map[string]int{} // 1: in progress, 2: done
 	var follow func(name string, from []string)
 	follow = func(name string, from []string) {
 		if done[name] == 1 {
@@ -157,11 +157,11 @@ func TestTheTableOfPackagesHasNoCycle(t *testing.T) {
 	}
 }
 
-// most is what a program gets into its binary with package bridge, beside our own packages and the standard library.
+// most are the modules that package bridge brings into a binary, besides our own packages and the standard library.
 var most = []string{"github.com/cenkalti/backoff/v4", "github.com/oklog/ulid/v2", "github.com/redis/rueidis", "golang.org/x/sys"}
 
-// A program that schedules or works gets no command line, in-process server or Docker client into its binary, nor what operators
-// look with.
+// A program that schedules or works gets no command line, in-process server or Docker client into its binary, and no
+// inspection code for operators.
 func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 	t.Parallel()
 	for _, p := range list(t, "-deps", "./bridge") {
@@ -175,13 +175,13 @@ func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 	}
 }
 
-// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports bridge alone. Beside what goes into the
-// binary these are what the tests of all packages in it import, ours and others'. What ours need beyond that, a Docker client
-// with 25 modules and an in-process server, is in a process of its own: integration/redistest/helper.
+// mostFetched bounds how many modules `go mod tidy` fetches for a program that imports only bridge. They include
+// modules that the tests of the imported packages need. The Docker client with 25 modules, and the in-process server,
+// that our tests also need are in a process of their own: integration/redistest/helper.
 const mostFetched = 12
 
-// A new program is not made to fetch a Docker client. The go command works from the module cache that the tests of this module
-// have filled.
+// A new program does not fetch a Docker client. The go command uses the module cache that this module's tests have
+// filled.
 func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -197,7 +197,7 @@ func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 		"go.mod": "module example.com/producer\n\ngo 1.26.0\n\n" +
 			"require " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
 		"main.go": "package main\n\nimport _ \"" + module + "/bridge\"\n\nfunc main() {}\n",
-		"go.sum":  string(sums), // so that nobody is asked for them; tidy takes away what it does not need
+		"go.sum":  string(sums), // so that no checksums are fetched; tidy removes unneeded ones
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

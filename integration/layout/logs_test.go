@@ -17,8 +17,9 @@ import (
 
 var logMethods = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "With": 0, "Log": 3, "LogAttrs": 3}
 
-// Log lines carry their values under keys that docs/OPERATIONS.md lists, each of one meaning, so that whoever searches logs need
-// not read the source. A key that stands beside its value, without slog.String and its like, would not be found here.
+// The keys of log lines are listed in docs/OPERATIONS.md, each with one meaning, so that nobody needs the source to
+// search logs. This test finds only keys given by slog.String and the like, so a bare key beside its value is an
+// error.
 func TestLogKeysAreDocumented(t *testing.T) {
 	t.Parallel()
 	used := map[string][]string{}
@@ -68,7 +69,7 @@ func TestLogKeysAreDocumented(t *testing.T) {
 	}
 }
 
-// logKeys adds the keys that a file gives to log lines, with the places.
+// logKeys adds the keys that a file uses in log lines, with their places.
 func logKeys(t *testing.T, path string, used map[string][]string) error {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, nil, 0)
@@ -114,7 +115,7 @@ func literal(args []ast.Expr, i int) (text string, ok bool) {
 	return text, err == nil
 }
 
-// isLogger says whether an expression ends in a name that loggers have here.
+// isLogger reports whether an expression ends in a name of a logger.
 func isLogger(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident:

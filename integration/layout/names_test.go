@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// docs/LAYOUT.md follows a message through the code by names. Each of them exists, and every package has its line.
+// docs/LAYOUT.md follows a message through the code by names. Each name exists, and every package has a line.
 func TestLayoutDocumentNamesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/LAYOUT.md")

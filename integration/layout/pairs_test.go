@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A fault of a mature system sits where two features meet, so docs/PAIRS.md decides each pair of them.
+// Faults of a mature system are where two features meet, so docs/PAIRS.md decides each pair of features.
 func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 	text, err := os.ReadFile("../../docs/PAIRS.md")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package lmstfyserver runs lmstfy's own server, to hold ours against it. It is built from the module proxy, which takes minutes
-// the first time, so only tests under DUESTREAM_TEST_FULL=1 use it.
+// Package lmstfyserver runs lmstfy's own server, for comparison with ours. It is built from the module proxy, which
+// takes minutes the first time, so only tests under DUESTREAM_TEST_FULL=1 use it.
 package lmstfyserver
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Version is that of the server.
+// Version is the version of the server.
 const Version = "v1.0.15"
 
-// Full says whether tests that need the server are to be run.
+// Full reports whether tests that need the server should run.
 func Full() bool { return os.Getenv("DUESTREAM_TEST_FULL") != "" }
 
 var built struct {
@@ -28,7 +28,7 @@ var built struct {
 	err    error
 }
 
-// build builds the server, once, in a module of its own: our module knows nothing of it.
+// build builds the server once, in a module of its own, so that our module does not depend on it.
 func build() (string, error) {
 	built.once.Do(func() {
 		dir, err := os.MkdirTemp("", "lmstfy")
@@ -53,17 +53,17 @@ func build() (string, error) {
 	return built.binary, built.err
 }
 
-// Server is a running lmstfy, which asks for no tokens. Its address is http://127.0.0.1:port.
+// Server is a running lmstfy that requires no tokens. Its address is http://127.0.0.1:port.
 type Server struct {
 	URL  string
 	stop func()
 }
 
-// Stop ends it and returns when it is gone. It may be called again.
+// Stop ends the server, and returns when it is gone. It may be called again.
 func (s *Server) Stop() { s.stop() }
 
-// Start starts a server on a Redis that keeps an append-only file, which it asks for, and returns when it answers. It ends with
-// the test.
+// Start starts a server, and returns when it answers. lmstfy requires a Redis with an append-only file. The server
+// ends with the test.
 func Start(t testing.TB, redis *redistest.Server) *Server {
 	t.Helper()
 	binary, err := build()

@@ -18,38 +18,38 @@ import (
 
 const callTimeout = 20 * time.Second
 
-// run is one random sequence: a queue on the server, and the model of it.
+// run is one random sequence: a queue on the server, and its model.
 type run struct {
 	*rapid.T
 	c        rueidis.Client
 	k        lua.Keys
-	start    int64  // Unix ms by the server, before everything
+	start    int64  // Unix ms by the server's clock, before the first step
 	last     int64  // the same, after the last step
-	q        *Queue // what must be stored
-	seen     stored // what is stored
+	q        *Queue // expected content
+	seen     stored // actual content
 	book     *ledger
 	tally    tally
-	keeps    bool              // a history
-	told     string            // the last that was read of it
-	keyOf    map[string]string // of entries, also of those that are gone
-	lostTurn bool              // messages of one key may be side by side: somebody deleted who is in flight, or imported them so
-	clients  bool              // who make calls of their own, and forget them a second later
+	keeps    bool              // the queue keeps a history
+	told     string            // last entry of the history that was read
+	keyOf    map[string]string // of entries, including deleted ones
+	lostTurn bool              // several messages with one key may be in flight, because of deleted turns or an import
+	clients  bool              // several clients make calls, and forget them a second later
 	memory
 }
 
-// stored is what the server holds, read back as a Queue, and what a Queue leaves out.
+// stored is the content of the server as a Queue, with further data that a Queue lacks.
 type stored struct {
 	*Queue
-	token      string // of the wake stream
+	token      string // in the wake stream
 	windows    []rueidis.ZScore
-	newest     string // entry that was ever seen
+	newest     string // newest entry ever seen
 	newestDead string
-	damage     string // what no queue may look like
+	damage     string // content that is never valid
 }
 
-// step executes one transition on both sides. got is what the server answered; spec says what it had to answer, given what only
-// the server decides. A script reads the clock once, between two readings of ours: the step holds when it holds for one of these
-// milliseconds.
+// step executes one transition on both sides. got is the answer of the server; spec returns the expected answer,
+// given the server's own decisions. A script reads the clock once, between two readings of ours. The step passes if
+// it passes for one of these milliseconds.
 func step[T any](r *run, what string, call func(context.Context) (T, error), spec func(q *Queue, got T) T) T {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -95,7 +95,7 @@ func step[T any](r *run, what string, call func(context.Context) (T, error), spe
 	panic(mismatch(fmt.Sprintf("after %s:\n%s", what, nearest)))
 }
 
-// plain executes commands of somebody who does not use the scripts.
+// plain executes commands of a client that does not use the scripts.
 func (r *run) plain(what string, commands [][]string, spec func(q *Queue)) {
 	r.Helper()
 	step(r, plainly+what, func(ctx context.Context) (struct{}, error) {
@@ -103,15 +103,15 @@ func (r *run) plain(what string, commands [][]string, spec func(q *Queue)) {
 	}, func(q *Queue, got struct{}) struct{} { spec(q); return got })
 }
 
-// mismatch is the panic by which a sequence ends early. It is caught by play, so that all of them are the same failure to rapid,
-// which may then shrink one into another.
+// mismatch is the panic value that ends a sequence. play recovers it, so that all mismatches are the same failure for
+// rapid, which may then shrink one into another.
 type mismatch string
 
 func (r *run) refuse(format string, args ...any) { panic(mismatch(fmt.Sprintf(format, args...))) }
 
 const plainly = "somebody's "
 
-// isScript: only scripts have to add wake tokens.
+// isScript reports whether a step is a script. Only scripts must add wake tokens.
 func isScript(what string) bool { return !strings.HasPrefix(what, plainly) }
 
 func (r *run) commands(ctx context.Context, commands [][]string) error {
@@ -146,7 +146,7 @@ func (r *run) time(reply rueidis.RedisResult) int64 {
 
 var groupNames = []string{"g1", "g2", "g 3/ü%"}
 
-// look reads all that is stored, in one round trip.
+// look reads the whole content in one round trip.
 func (r *run) look(ctx context.Context) (now int64, s stored) {
 	b := func(words ...string) rueidis.Completed { return r.c.B().Arbitrary(words...).Build() }
 	commands := rueidis.Commands{
@@ -178,7 +178,7 @@ func (r *run) look(ctx context.Context) (now int64, s stored) {
 	}
 	held, _ := reply[8].ToString()
 	s.Held = held == "1"
-	if groups, err := reply[9].ToArray(); err == nil { // an error: there is no stream
+	if groups, err := reply[9].ToArray(); err == nil { // an error means that there is no stream
 		for _, g := range groups {
 			s.readGroup(must(g.AsMap()))
 		}
@@ -209,8 +209,8 @@ func (s *stored) readSchedule(due []rueidis.ZScore, payload, meta map[string]str
 	}
 }
 
-// readWindows tells message IDs from tokens of calls and what these refused: 0 says that there is anything, the others what. What
-// has ended is swept in this order.
+// readWindows separates message IDs, tokens of calls, and the refused items of calls. A member with index 0 says
+// whether a call refused anything, the other members which items. Expired windows are deleted in this order.
 func (s *stored) readWindows(list []rueidis.ZScore) {
 	s.windows = list
 	whole, any := map[string]bool{}, map[string]bool{}
@@ -275,7 +275,7 @@ func newer(list []Entry, than string) (ids []string) {
 	return ids
 }
 
-// ended is how many of the stored windows are over.
+// ended returns how many stored windows are over.
 func (s *stored) ended(now int64) int {
 	n := 0
 	for _, z := range s.windows {
@@ -298,7 +298,8 @@ func (q *Queue) clone() *Queue {
 	return &c
 }
 
-// adopt takes over how meta is written: scripts may write the same object in more than one way, and a drain counts its bytes.
+// adopt takes over the text of metas: scripts may write the same object in different ways, and a drain counts its
+// bytes.
 func (q *Queue) adopt(s stored) {
 	for member, m := range q.Scheduled {
 		m.Raw = s.Scheduled[member].Raw
@@ -306,7 +307,7 @@ func (q *Queue) adopt(s stored) {
 	}
 }
 
-// lines is a queue as text. Windows that are over are as good as gone, whether they are stored or not.
+// lines returns a queue as text. It omits windows that are over, because it does not matter whether they are stored.
 func (q *Queue) lines(now int64) []string {
 	var out []string
 	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
@@ -357,7 +358,7 @@ func (q *Queue) lines(now int64) []string {
 	return out
 }
 
-// diff is what only one of the two has, in the order of the lines.
+// diff returns the lines that only one side has, in order.
 func diff(want, got []string) string {
 	var out strings.Builder
 	for _, side := range []struct {
@@ -377,7 +378,7 @@ func diff(want, got []string) string {
 	return out.String()
 }
 
-// must is for replies that are as the server documents them, or this test is wrong.
+// must returns a reply that has the documented form. Any other form is an error of this test.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)

@@ -1,41 +1,45 @@
-// Package model is the state machine of a queue as a specification that runs: what each operation does to what is stored and what
-// it answers, over plain Go maps and lists. It is written from the protocol (docs/PROTOCOL.md), not from the scripts, and short
-// enough to be read instead of them. Where the protocol leaves something to the server (how far one reclaim or trim gets, which
-// IDs entries are given, which millisecond it is) the model is told, and checks that it is within the bounds.
+// Package model is an executable specification of a queue's state machine: the effect of each operation on the stored
+// data, and its answer, over plain Go maps and lists. It is written from the protocol (docs/PROTOCOL.md), not from
+// the scripts, and is short enough to be read instead of them. The protocol leaves some decisions to the server (how
+// far one reclaim or trim gets, the IDs of entries, the current millisecond). The model is given these decisions, and
+// checks their bounds.
 //
-// Its test runs random sequences of all operations, those of other people included, against a real server and against the model,
-// and compares after every step all that can be observed: the schedule, payloads and meta, entries, pending lists with their
-// counters, dead letters, dedup windows and remembered calls, wake tokens, and the answer itself. A ledger that knows nothing of
-// the model follows each accepted message through what is stored. A sequence ends with everything delivered and acknowledged, and
-// then nothing may be left.
+// Its test runs random sequences of all operations, including commands of other programs, on a real server and on the
+// model. After every step it compares all observable data: the schedule, payloads and metas, entries, pending lists
+// with their counters, dead letters, dedup windows and remembered calls, wake tokens, and the answer itself. A ledger
+// that does not use the model follows each accepted message through the stored data. A sequence ends with all
+// messages delivered and acknowledged, and then nothing may be left.
 //
-// A second test does so with a whole queue that has partitions and grows (whole.go): clients and operators act on it by
-// IDs and keys, through the packages of this module, while bridges and workers act on one partition at a time; what a
-// queue holds is exported, and imported again, or into a new queue with another number of partitions
-// (whole_transfer.go). Callers over HTTP receive from all partitions, and settle by tokens, late, twice and forged ones
-// too. Some steps are done by the scripts of the release before, from the history of this repository; what they do
-// otherwise is said by Queue.Former. The ledger follows messages through all partitions; and by what is stored alone no
-// ID is scheduled twice, and no key is in flight in two partitions, unless the queue grew despite its keys.
+// A second test does the same with a queue that has partitions and grows (whole.go). Clients and operators act on it
+// by IDs and keys, through the packages of this module, while bridges and workers act on one partition at a time. The
+// content of a queue is exported and imported again, also into a new queue with another number of partitions
+// (whole_transfer.go). Callers over HTTP receive from all partitions, and settle by tokens, including late, repeated
+// and forged ones. Some steps use the scripts of the previous release, from the history of this repository;
+// Queue.Former describes their differences. The ledger follows messages through all partitions. The stored data alone
+// must show that no ID is scheduled twice, and that no key is in flight in two partitions, unless the queue grew
+// despite its keys.
 //
-// Time is not waited for. Due times are past or hours away; "time passes" moves them nearer, on both sides; an abandoned entry is
-// one whose idle time was set. Each step has a millisecond of the server's to itself, so that a sequence can be replayed.
+// The tests do not wait. Due times are past or hours away. "time passes" moves them nearer, on both sides. An
+// abandoned entry has its idle time set. Each step has a millisecond of the server to itself, so that a sequence can
+// be replayed.
 //
-// A failure is shrunk to a short sequence and printed with its seed. To replay it (or with DUESTREAM_TEST_SEED=1234), to search
-// longer, and to take more time for a shorter sequence and keep that in a file of testdata:
+// A failure is shrunk to a short sequence and printed with its seed. These commands replay it (as does
+// DUESTREAM_TEST_SEED=1234), search longer, and take more time for a shorter sequence that is kept in a file of
+// testdata:
 //
 //	go test ./integration/model -rapid.seed=1234
 //	go test ./integration/model -v -rapid.checks=10000 -rapid.steps=100 -timeout 2h
 //	go test ./integration/model -rapid.seed=1234 -rapid.shrinktime=5m -rapid.nofailfile=false
 //
-// With -v the test says how often each outcome occurred.
+// With -v, the test logs how often each outcome occurred.
 //
-// Beside the comparison, two laws of messages with keys are held by what is stored alone (turns_test.go): of one key there is at
-// most one that is not done with, and none becomes ready before one that was due earlier and waits.
+// Besides the comparison, two laws of messages with keys are checked by the stored data alone (turns_test.go): at
+// most one message of a key is in flight, and none becomes ready before a waiting one that was due earlier.
 //
 // Invariants:
-//   - whatever is done in whatever order, the server does what the model says, nothing accepted is lost, and a queue that has
-//     come to
+//   - for any operations in any order, the server does what the model says, no accepted message is lost, and a queue at
 //     rest holds nothing (TestServerDoesWhatTheModelSays);
-//   - so it is with a queue that has partitions: an ID belongs to the queue, whatever its key, also when the queue grows
+//   - the same holds for a queue with partitions: an ID belongs to the queue, whatever its key is, even when the queue
+//     grows (TestQueueWithPartitionsDoesWhatTheModelSays).
 //     (TestQueueWithPartitionsDoesWhatTheModelSays).
 package model

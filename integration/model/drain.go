@@ -13,12 +13,12 @@ import (
 type draining struct {
 	lua.Drained
 	room, bytes, parked int
-	known               bool   // how late it is
-	held                []turn // that a member gives away
+	known               bool   // the lateness is known
+	held                []turn // places that members give up
 }
 
-// Drain: scheduled and due → ready, in the order of due time, then member; malformed, expired, or for a group that is gone →
-// dead; with a key of which another message is in flight → parked.
+// Drain: scheduled and due → ready, in the order of due time, then member. Malformed, expired, or for a deleted group
+// → dead. With a key that another message holds → parked.
 func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	const nothing = -time.Microsecond
 	if q.Held {
@@ -64,7 +64,7 @@ func (q *Queue) Drain(limit, maxBytes int) lua.Drained {
 	return d.Drained
 }
 
-// drainOne does what is to be done with one member that is due.
+// drainOne processes one due member.
 func (q *Queue) drainOne(member string, d *draining) {
 	m := q.Scheduled[member]
 	d.bytes += len(member) + len(m.Payload) + len(m.Raw)

@@ -8,25 +8,25 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Flow is what limits what becomes ready. A model's rate is 1/h, and its clock stands still for that: so Burst messages pass
-// until somebody empties the bucket's key.
+// Flow holds the limits on messages that become ready. The rate of a model is 1/h, and its clock stands still: so
+// Burst messages pass until the key of the bucket is deleted.
 type Flow struct {
-	Burst int // zero = there is no rate
+	Burst int // 0 = no rate
 	Spent int
-	Free  bool // retries pass the rate
-	Limit int  // zero = none
+	Free  bool // retries are exempt from the rate
+	Limit int  // ready limit; 0 = none
 }
 
-// limits are what sequences limit a queue by.
+// limits are the flows that sequences use.
 var limits = []Flow{{}, {Burst: 1}, {Limit: 1}, {Burst: 2, Free: true}, {Limit: 2}, {Burst: 1, Free: true, Limit: 1}}
 
-// passes says whether a member passes a ready limit: what was ready before.
+// passes reports whether a member is exempt from a ready limit, because its message was ready before.
 func passes(member string) bool { return strings.Contains(member, lua.Separator) }
 
-// room is how many messages may become ready under the ready limit.
+// room returns how many messages may become ready under the ready limit.
 func (q *Queue) room() int { return q.Flow.Limit - q.waiting() }
 
-// waiting is how many entries the slowest group has not been given, as a drain counts them.
+// waiting returns how many entries the slowest group has not read, in the way a drain counts them.
 func (q *Queue) waiting() int {
 	n := len(q.Stream)
 	if n == 0 || n < q.Flow.Limit || len(q.Groups) == 0 {
@@ -47,7 +47,7 @@ func (q *Queue) waiting() int {
 	return n - pending
 }
 
-// holdsBack says what has a member that is due wait.
+// holdsBack returns the limit that makes a due member wait, or "".
 func (q *Queue) holdsBack(member string, room int) string {
 	switch f := q.Flow; {
 	case f.Burst > 0 && f.Spent >= f.Burst && !(f.Free && passes(member)):
@@ -66,7 +66,7 @@ func (q *Queue) spend(member string, room *int) {
 	}
 }
 
-// commands write a flow into the policy, with a full bucket.
+// commands returns commands that write a flow into the policy, with a full bucket.
 func (f Flow) commands(k lua.Keys) [][]string {
 	set := func(name, value string) []string {
 		if value == "" || value == "0" {

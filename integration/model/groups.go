@@ -8,9 +8,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The groups' side of a queue: from ready to pending, out of the pending list, and when an entry may go.
+// This file models groups: delivery, the exits from the pending list, and the deletion of entries.
 
-// EnsureGroup creates a group at the beginning of the stream.
+// EnsureGroup creates a group at the begin of the stream.
 func (q *Queue) EnsureGroup(group string) (created bool) {
 	if _, ok := q.Groups[group]; ok {
 		return false
@@ -37,8 +37,8 @@ func (q *Queue) Read(group, consumer string, count int) []string {
 	return given
 }
 
-// Receive is Read of entries that are idle from the start, if asked for. It tells up to where the group was given all, if that is
-// known.
+// Receive is Read, with entries that are idle from the start if idle is set. last is the last entry that the group
+// has read, if that is known.
 func (q *Queue) Receive(group, consumer string, idle bool, count int) (given []string, last string) {
 	given = q.Read(group, consumer, count)
 	for _, id := range given {
@@ -50,7 +50,7 @@ func (q *Queue) Receive(group, consumer string, idle bool, count int) (given []s
 	return given, last
 }
 
-// ReadHistory is XREADGROUP from 0: a delivery again, of what the consumer holds and is not lost.
+// ReadHistory is XREADGROUP from 0: another delivery of the entries that the consumer holds, except lost ones.
 func (q *Queue) ReadHistory(group, consumer string, count int) {
 	pending := q.Groups[group].Pending
 	for _, id := range slices.SortedFunc(maps.Keys(pending), compareIDs) {
@@ -63,7 +63,7 @@ func (q *Queue) ReadHistory(group, consumer string, count int) {
 	}
 }
 
-// Ack: pending → acknowledged, and the entry goes when no group needs it. A delivered message ID is compared first.
+// Ack: pending → acknowledged, and the entry is deleted if no group needs it. A given message ID must match.
 func (q *Queue) Ack(group string, held []lua.Held) []bool {
 	done := make([]bool, len(held))
 	for i, h := range held {
@@ -90,7 +90,7 @@ func (q *Queue) Ack(group string, held []lua.Held) []bool {
 	return done
 }
 
-// Retry: pending → scheduled `for` the group, or dead; or back to scheduled with the same attempt (release).
+// Retry: pending → scheduled for the group, or dead; or scheduled again with the same attempt (release).
 func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure) []lua.Outcome {
 	outcomes := make([]lua.Outcome, len(failures))
 	var left []string
@@ -104,9 +104,9 @@ func (q *Queue) Retry(group string, policy lua.Attempts, failures []lua.Failure)
 	return outcomes
 }
 
-// Reclaim: idle pending → as retry; deliveries that the server counted beyond the first are failed attempts, too. An
-// entry whose body is lost is not waited for, unless its message was cancelled. Up to which entry one call gets (until,
-// "" = the end) is for the server to say, but it may stop only after limit entries or maxBytes, and takes whatever it
+// Reclaim: idle pending → as Retry. Deliveries beyond the first that the server counted are failed attempts, too. An
+// entry without its body is reclaimed at once, unless its message was cancelled. The server decides where a call
+// stops (until, "" = the end). It may stop only after limit entries or maxBytes, and takes every entry that it
 // passes.
 func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 	r := lua.Reclaimed{}
@@ -149,7 +149,8 @@ func (q *Queue) Reclaim(a lua.ReclaimArgs, until string) lua.Reclaimed {
 	return r
 }
 
-// Extend: pending → pending, not idle any more, if it is this consumer's. A body that turns out to be lost becomes a dead letter.
+// Extend: pending → pending and not idle, for entries of this consumer. An entry whose body is lost becomes a dead
+// letter.
 func (q *Queue) Extend(group, consumer string, held []lua.Held) []lua.Extended {
 	done := make([]lua.Extended, len(held))
 	for i, h := range held {
@@ -173,8 +174,8 @@ func (q *Queue) Extend(group, consumer string, held []lua.Held) []lua.Extended {
 	return done
 }
 
-// leave is the way out of a pending list for whatever is not acknowledged. burnt are failed attempts that the entry does not tell
-// of; crash says that nobody failed: its worker vanished.
+// leave is the exit from a pending list for entries that are not acknowledged. burnt are failed attempts beyond those
+// in the entry; crash means that no handler failed, but the worker vanished.
 func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt int, crash bool) lua.Outcome {
 	pending := q.Groups[group].Pending
 	p, ok := pending[how.Entry]
@@ -271,7 +272,7 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	meta[lua.FieldAttempt], meta[lua.FieldFor] = decimal(int64(following)), group
 	of := how.Entry
 	if f[lua.FieldOverlap] == "skip" {
-		of = "0-0" // a name that is known
+		of = "0-0" // a known name
 	}
 	member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: of}
 	q.again(member, due, f[lua.FieldPayload], meta)
@@ -281,10 +282,10 @@ func (q *Queue) leave(group string, policy lua.Attempts, how lua.Failure, burnt 
 	return outcome
 }
 
-// Trim frees what every group has acknowledged: first in front of whatever is still needed, some of it at least (the server drops
-// whole nodes of a stream before it counts entries); with nothing there, what lies behind, from cursor on, and then limit entries
-// are looked at. Without a group nothing goes. How much went in front, and where the next call goes on, is for the server to say
-// (told).
+// Trim frees entries that every group has acknowledged. First it frees entries before the first needed one, at least
+// some of them, because the server deletes whole nodes of a stream before it counts entries. If there are none, it
+// looks at limit entries from cursor on. Without a group it frees nothing. The server decides how many go before the
+// first needed one, and where the next call continues (told).
 func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.Trimmed {
 	t := lua.Trimmed{Groups: len(q.Groups), Windows: min(limit, q.EndedWindows), Turns: len(q.Turns) > 0}
 	if len(q.Groups) == 0 {
@@ -311,7 +312,7 @@ func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.T
 			looked++
 			q.free(e.ID)
 		case told.Cursor == "":
-			t.Cursor = e.ID // there is more to look at
+			t.Cursor = e.ID // there are more to look at
 		}
 	}
 	if looked < limit {
@@ -321,7 +322,7 @@ func (q *Queue) Trim(cursor string, limit, maxBytes int, told lua.Trimmed) lua.T
 	return t
 }
 
-// free deletes an entry that every group has been given and none holds.
+// free deletes an entry that every group has read and none holds.
 func (q *Queue) free(id string) (unneeded bool) {
 	for _, g := range q.Groups {
 		if _, pending := g.Pending[id]; pending {
@@ -344,7 +345,7 @@ func (q *Queue) everyoneHas(id string) bool {
 	return true
 }
 
-// passed: every group is done with the entry and with all before it.
+// passed reports whether every group is done with the entry and all earlier ones.
 func (q *Queue) passed(id string) bool {
 	for _, g := range q.Groups {
 		for pending := range g.Pending {
@@ -356,7 +357,7 @@ func (q *Queue) passed(id string) bool {
 	return q.everyoneHas(id)
 }
 
-// Lose deletes an entry, whoever needs it: somebody's XDEL.
+// Lose deletes an entry even if it is needed, as a plain XDEL does.
 func (q *Queue) Lose(id string) {
 	q.Stream = slices.DeleteFunc(slices.Clone(q.Stream), func(e Entry) bool { return e.ID == id })
 }
@@ -370,7 +371,7 @@ func (q *Queue) entry(id string) *Entry {
 	return nil
 }
 
-// DropConsumers deletes consumers that hold nothing, which nobody notices.
+// DropConsumers deletes consumers that hold nothing. Nothing else changes.
 func (q *Queue) DropConsumers(group string, consumers []string) int {
 	g, ok := q.Groups[group]
 	if !ok {
@@ -389,10 +390,10 @@ func (q *Queue) DropConsumers(group string, consumers []string) int {
 	return n
 }
 
-// meant: "" is for all.
+// meant reports whether an entry for to, "" = all, is for the group.
 func meant(to, group string) bool { return to == "" || to == group }
 
-// needs: not given yet, or held.
+// needs reports whether the group has not read the entry, or holds it.
 func (g Group) needs(id string) bool {
 	_, pending := g.Pending[id]
 	return pending || less(g.Last, id)

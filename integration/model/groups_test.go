@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// group is one of those that fit; without any rapid draws another step.
+// group picks a group that fits. If there is none, rapid draws another step.
 func (r *run) group(fits func(Group) bool) string {
 	var fitting []string
 	for _, name := range slices.Sorted(maps.Keys(r.q.Groups)) {
@@ -27,7 +27,7 @@ func (r *run) group(fits func(Group) bool) string {
 func exists(Group) bool  { return true }
 func holds(g Group) bool { return len(g.Pending) > 0 }
 
-// holder is a group that holds something; seldom one that does not even exist.
+// holder picks a group that holds entries; seldom one that may not exist.
 func (r *run) holder() string {
 	group := r.group(holds)
 	if seldom(r, "any group") {
@@ -40,13 +40,13 @@ func (r *run) pending(group string) []string {
 	return slices.SortedFunc(maps.Keys(r.q.Groups[group].Pending), compareIDs)
 }
 
-// held is what a worker believes it holds: mostly what it does.
+// held picks entries that a worker believes that it holds. Mostly it is right.
 func (r *run) held(group string) []lua.Held {
 	from := r.pending(group)
 	if len(from) == 0 || seldom(r, "not held") {
 		from = append(from, unknown)
 		for _, e := range r.q.Stream {
-			from = append(from, e.ID) // given to nobody, or done already, or by another worker
+			from = append(from, e.ID) // not read, done already, or held by another worker
 		}
 	}
 	held := make([]lua.Held, pick(r, "entries", 1, 1, 2, 3))
@@ -55,7 +55,7 @@ func (r *run) held(group string) []lua.Held {
 		if e := r.q.entry(held[i].Entry); e != nil && pick(r, "with ID", false, true) {
 			held[i].ID = e.messageID()
 		} else if seldom(r, "another ID") {
-			held[i].ID = "another" // what a failover may lead to
+			held[i].ID = "another" // possible after a failover
 		}
 		held[i].Key = r.toldKey(held[i].Entry)
 	}
@@ -71,7 +71,7 @@ func (r *run) read() {
 		pick(r, "count", 10, 1, 2))
 }
 
-// receive is a read for somebody who asks for a time of its own.
+// receive reads for a caller with a lease time of its own.
 func (r *run) receive() {
 	group, consumer := r.group(exists), pick(r, "consumer", consumers...)
 	idle, n := pick(r, "idle", 0, 2*idleTime), pick(r, "count", 10, 1, 2)
@@ -95,7 +95,7 @@ func (r *run) deliver(group, consumer string, n int) {
 		func(q *Queue) { q.Read(group, consumer, n) })
 }
 
-// skip is what workers that honour `for` do with entries for other groups.
+// skip acknowledges entries for other groups, as workers that know the field for do.
 func (r *run) skip() {
 	skipped := false
 	for _, group := range groupNames {
@@ -160,7 +160,7 @@ func (r *run) xack(group string, held []lua.Held) {
 	}
 }
 
-// fail is by any worker: also by one that ignores `for`.
+// fail fails entries of any worker, even of one that ignores the field for.
 func (r *run) fail() {
 	group, policy := r.holder(), pick(r, "policy", policies...)
 	var failures []lua.Failure
@@ -182,7 +182,7 @@ func (r *run) fail() {
 	}, func(q *Queue, _ []lua.Outcome) []lua.Outcome { return q.Retry(group, policy, failures) })
 }
 
-// abandon makes an entry look as if its worker had died: idle, with the counter of deliveries as it was.
+// abandon makes an entry look as if its worker had died: idle, with an unchanged delivery counter.
 func (r *run) abandon() {
 	group := r.group(holds)
 	pending := slices.DeleteFunc(r.pending(group), func(id string) bool { return r.q.entry(id) == nil })
@@ -225,7 +225,7 @@ func (r *run) extend() {
 	}, func(q *Queue, _ []lua.Extended) []lua.Extended { return q.Extend(group, consumer, held) })
 }
 
-// unlessAbsent takes ErrNoGroup for an answer of a group that is not there, and of no other.
+// unlessAbsent accepts ErrNoGroup as an answer for a group that does not exist, and for no other.
 func (r *run) unlessAbsent(group string, err error) error {
 	if _, ok := r.q.Groups[group]; !ok && errors.Is(err, lua.ErrNoGroup) {
 		return nil
@@ -259,7 +259,8 @@ func (r *run) dropConsumers() {
 	}, func(q *Queue, _ int) int { return q.DropConsumers(group, names) })
 }
 
-// loseBody is somebody's XDEL on the stream: who holds the entry gets a dead letter of it, who was not given it nothing.
+// loseBody is an XDEL by another program: a group that holds the entry gets a dead letter, one that has not read it
+// nothing.
 func (r *run) loseBody() {
 	r.unless(len(r.q.Stream) == 0)
 	e := r.q.Stream[pick(r, "entry", indices(r.q.Stream)...)]
@@ -271,8 +272,8 @@ func (r *run) loseBody() {
 	}
 }
 
-// claim is what a worker must not do. Each counts as an attempt. (Redis drops a claimed entry without a body on its own: not done
-// here.)
+// claim is a claim that a worker must not make. Each counts as an attempt. (Redis drops a claimed entry without a
+// body by itself: not done here.)
 func (r *run) claim() {
 	group := r.group(holds)
 	pending := slices.DeleteFunc(r.pending(group), func(id string) bool { return r.q.entry(id) == nil })
@@ -284,7 +285,7 @@ func (r *run) claim() {
 		})
 }
 
-// readHistory is a worker that reads what it holds already: Redis counts that as deliveries.
+// readHistory reads what a worker holds already. Redis counts that as deliveries.
 func (r *run) readHistory() {
 	group, consumer := r.group(holds), pick(r, "consumer", consumers...)
 	words := []string{"XREADGROUP", "GROUP", group, consumer, "COUNT", "10", "STREAMS", r.k.Stream, "0"}
@@ -292,7 +293,7 @@ func (r *run) readHistory() {
 		func(q *Queue) { q.ReadHistory(group, consumer, 10) })
 }
 
-// addEntry is a plain XADD, with fields that no bridge writes.
+// addEntry is a plain XADD with fields that no bridge writes.
 func (r *run) addEntry() {
 	f := pick(r, "fields", fields{"note": "no ID", "bytes": "\xff"}, fields{"id": "f", "attempt": "x"},
 		fields{"id": "f", "max_attempts": "0"},

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// keepHistory has the queue keep a history, in one of two sequences.
+// keepHistory turns on the history of the queue, in half of the sequences.
 func (r *run) keepHistory(ctx context.Context) {
 	if r.keeps = pick(r, "history", true, false); r.keeps {
 		r.k = r.k.As("model")
@@ -19,8 +19,8 @@ func (r *run) keepHistory(ctx context.Context) {
 	}
 }
 
-// untold says where the history of a step differs from what the step did: every entry, dead letter and member that it added, and
-// everything that it took away, is told of, and nothing else. Plain commands tell nothing.
+// untold describes differences between the history of a step and its effects. The history must have every entry, dead
+// letter and member that a step added or removed, and nothing else. Plain commands leave no history.
 func (r *run) untold(ctx context.Context, what string, now stored) (differs string) {
 	told := r.newlyTold(ctx)
 	say := func(format string, args ...any) {
@@ -67,8 +67,8 @@ func (r *run) untold(ctx context.Context, what string, now stored) (differs stri
 	return differs + r.untoldExits(now, told)
 }
 
-// untoldExits says which entries left the pending list of a group without a word. An entry for another group is none of its
-// business, whatever becomes of it.
+// untoldExits describes entries that left the pending list of a group without a record. It ignores entries for
+// another group.
 func (r *run) untoldExits(now stored, told []lua.Told) (differs string) {
 	for group, before := range r.seen.Groups {
 		for entry := range before.Pending {
@@ -90,7 +90,7 @@ func (r *run) untoldExits(now stored, told []lua.Told) (differs string) {
 	return differs
 }
 
-// newlyTold reads what was told since the last call.
+// newlyTold reads the history since the last call.
 func (r *run) newlyTold(ctx context.Context) (told []lua.Told) {
 	from := "-"
 	if r.told != "" {
@@ -104,7 +104,7 @@ func (r *run) newlyTold(ctx context.Context) (told []lua.Told) {
 	return told
 }
 
-// idOf is the ID of the message that a member of the schedule stands for, as JSON has it.
+// idOf returns the message ID of a schedule member in the form of JSON.
 func idOf(member string) string {
 	id, _, _ := strings.Cut(member, lua.Separator)
 	return string([]rune(id))

@@ -9,26 +9,26 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// ledger follows what was accepted, by the serial number that its payload begins with, through what is stored. It knows nothing
-// of the model: both could be wrong in the same way, but then a message would still be missing here.
+// ledger follows accepted messages through the stored data, by the serial number at the begin of the payload. It does
+// not use the model: if model and scripts were wrong in the same way, a message would still be missing here.
 type ledger struct {
-	waiting map[string]bool            // accepted, and not ready yet
-	owed    map[string]map[string]bool // group → serials that it was to be given, and is not done with
-	serials map[string]string          // entry ID → serial, also of entries that are gone
-	whole   func() string              // of a partition: audits the whole queue
+	waiting map[string]bool            // accepted and not ready yet
+	owed    map[string]map[string]bool // group → serials that it must get and is not done with
+	serials map[string]string          // entry ID → serial, including deleted entries
+	whole   func() string              // in a partition: audits the whole queue
 }
 
 func newLedger() *ledger {
 	return &ledger{waiting: map[string]bool{}, owed: map[string]map[string]bool{}, serials: map[string]string{}}
 }
 
-// serialOf is "" for what is not followed.
+// serialOf returns the serial number of a payload, or "" if it is not followed.
 func serialOf(payload string) string {
 	serial, _, _ := strings.Cut(payload, ":")
 	return serial
 }
 
-// audit enters who has become owed what, and says what is nowhere any more.
+// audit updates the debts, and describes messages that are nowhere.
 func (l *ledger) audit(q *Queue) string {
 	if l.whole != nil {
 		return l.whole()
@@ -36,7 +36,7 @@ func (l *ledger) audit(q *Queue) string {
 	return auditAll([]*ledger{l}, []*Queue{q})
 }
 
-// auditAll is audit for the partitions of a queue, whose ledgers share what is waiting and owed.
+// auditAll is audit for the partitions of a queue. Their ledgers share the waiting and owed messages.
 func auditAll(books []*ledger, queues []*Queue) string {
 	for i, l := range books {
 		l.enter(queues[i])
@@ -65,7 +65,7 @@ func auditAll(books []*ledger, queues []*Queue) string {
 	return ""
 }
 
-// enter has whoever is to be given a message be owed it.
+// enter records the messages that groups must get.
 func (l *ledger) enter(q *Queue) {
 	for _, e := range q.Stream {
 		serial := serialOf(e.Fields[lua.FieldPayload])
@@ -99,7 +99,7 @@ func (l *ledger) scheduled(q *Queue, serial, group string) bool {
 
 func (l *ledger) ready(q *Queue, serial, group string) bool {
 	g := q.Groups[group]
-	for id := range g.Pending { // also when the body is gone
+	for id := range g.Pending { // even without the body
 		if l.serials[id] == serial {
 			return true
 		}
@@ -115,7 +115,7 @@ func (l *ledger) dead(q *Queue, serial, group string) bool {
 	})
 }
 
-// serialIn is the serial of a dead letter, whose body may be lost.
+// serialIn returns the serial of a dead letter, whose body may be lost.
 func (l *ledger) serialIn(letter Entry) string {
 	if payload, ok := letter.Fields[lua.FieldPayload]; ok {
 		return serialOf(payload)
@@ -125,17 +125,18 @@ func (l *ledger) serialIn(letter Entry) string {
 
 func (l *ledger) accept(payload []byte) { l.waiting[serialOf(string(payload))] = true }
 
-// withdraw: a scheduled message was cancelled or replaced.
+// withdraw records that a scheduled message was cancelled or replaced.
 func (l *ledger) withdraw(m Message) { delete(l.waiting, serialOf(m.Payload)) }
 
-// done: the group acknowledged the entry, or somebody took it away from the group.
+// done records that the group acknowledged the entry, or that it was taken away from the group.
 func (l *ledger) done(group string, e *Entry, id string) {
 	if e == nil || meant(e.Fields[lua.FieldFor], group) {
 		delete(l.owed[group], l.serials[id])
 	}
 }
 
-// destroyed: what the group held or was to read is gone with it; its retries and its dead letters are not.
+// destroyed records that a group was deleted, with the entries that it held or had not read. Its retries and dead
+// letters stay.
 func (l *ledger) destroyed(group string, q *Queue) {
 	kept := map[string]bool{}
 	for member, m := range q.Scheduled {
@@ -151,7 +152,7 @@ func (l *ledger) destroyed(group string, q *Queue) {
 	l.owed[group] = kept
 }
 
-// moved: a dead letter was redriven for another group.
+// moved records that a dead letter was redriven for another group.
 func (l *ledger) moved(letter Entry) {
 	if serial := l.serialIn(letter); serial != "" {
 		delete(l.owed[letter.Fields[lua.FieldGroup]], serial)
@@ -159,7 +160,7 @@ func (l *ledger) moved(letter Entry) {
 	}
 }
 
-// purge: a dead letter was deleted.
+// purge records that a dead letter was deleted.
 func (l *ledger) purge(letter Entry) {
 	for group := range l.owed {
 		if meant(letter.Fields[lua.FieldGroup], group) {

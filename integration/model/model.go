@@ -13,34 +13,34 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Queue is everything that is to be known of a queue and its groups. Its methods are the transitions.
+// Queue is the state of a queue and its groups. Its methods are the transitions.
 type Queue struct {
 	Scheduled map[string]Message // by member
 	Stream    []Entry            // ready and pending entries, ascending
 	Groups    map[string]Group
 	Dead      []Entry          // dead letters, ascending
 	Windows   map[string]int64 // message ID → end of its dedup window
-	Calls     map[string]Call  // by token: enqueue calls that would be answered, not done, when repeated
-	Turns     map[string]bool  // who is in flight, and who waits, of each key
-	Skip      bool             // the next of a key goes on while a retry waits
+	Calls     map[string]Call  // by token: enqueue calls whose repeats are answered without being executed
+	Turns     map[string]bool  // for each key: the messages in flight, and those that wait
+	Skip      bool             // a retry that waits does not block the next message of its key
 	Held      bool
 	Flow      Flow
 
 	Recurrences map[string]Recurrence // by name
 
-	// What only the server decides. It is filled in before each transition.
+	// Decisions of the server, filled in before each transition.
 	Now          int64    // Unix ms
-	NewEntries   []string // IDs of the entries that are added, in order
-	NewLetters   []string // likewise for dead letters
-	EndedWindows int      // dedup windows that have ended and are stored still
+	NewEntries   []string // IDs of added entries, in order
+	NewLetters   []string // IDs of added dead letters, in order
+	EndedWindows int      // expired dedup windows that are still stored
 
-	Former bool // the release before does it: who leaves the line leaves its place, and a mark of a delivery says nothing
+	Former bool // the previous release runs it: a place in line stays, and a cancel mark is ignored
 
-	Woken bool // the transition had a message go on, and tells the bridge
+	Woken bool // the transition let a message go on, and wakes the bridge
 }
 
-// Message is a member of the schedule. Meta is what the entry will hold besides payload and due time; Raw is the text it was
-// written as, and is all there is when Broken says what is wrong with it.
+// Message is a member of the schedule. Meta holds the fields of the entry besides payload and due time. Raw is its
+// text. If Broken names a fault of Raw, there is no Meta.
 type Message struct {
 	Due     float64
 	Payload string
@@ -61,11 +61,11 @@ type Group struct {
 	Pending map[string]Pending
 }
 
-// Pending is a delivered entry that is not acknowledged. Deliveries is the server's count.
+// Pending is a delivered entry that is not acknowledged. Deliveries is the server's counter.
 type Pending struct {
 	Consumer   string
 	Deliveries int
-	Idle       bool // for longer than any visibility timeout
+	Idle       bool // idle for longer than any visibility timeout
 }
 
 // Call is an enqueue call that is remembered until Ends.
@@ -79,7 +79,8 @@ func newQueue() *Queue {
 		Calls: map[string]Call{}, Recurrences: map[string]Recurrence{}, Turns: map[string]bool{}}
 }
 
-// Enqueue: nothing → scheduled; straight to ready when due, nothing else is overdue, and the queue is neither held nor limited.
+// Enqueue: nothing → scheduled; or straight to ready if due, nothing is overdue, and the queue is neither held nor
+// limited.
 func (q *Queue) Enqueue(token lua.Token, items []lua.Item) []lua.Receipt {
 	receipts := make([]lua.Receipt, len(items))
 	call, repeated := q.Calls[token.Name]
@@ -132,7 +133,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 	case direct && due <= q.Now && !m.expired(q.Now) && m.Meta[lua.FieldFor] == "" && m.key() == "":
 		q.ready(m)
 		verdict = lua.Ready
-		delete(q.Scheduled, item.ID) // a fresh one replaces what is there
+		delete(q.Scheduled, item.ID) // a fresh message replaces the scheduled one
 	default:
 		q.Scheduled[item.ID] = m
 		q.holdKey(item.ID)
@@ -143,7 +144,7 @@ func (q *Queue) take(item lua.Item, due int64, direct bool) lua.Verdict {
 	return verdict
 }
 
-// Cancel: scheduled → nothing, and the ID may be used again at once.
+// Cancel: scheduled → nothing. The ID may be used again at once.
 func (q *Queue) Cancel(ids []string) []bool {
 	done := make([]bool, len(ids))
 	var held []turn
@@ -173,7 +174,7 @@ func (q *Queue) Reschedule(id string, to lua.When) (due int64, moved bool) {
 	return due, moved
 }
 
-// wait is the time until the next message is due.
+// wait returns the time until the next message is due.
 func (q *Queue) wait() time.Duration {
 	head := q.head()
 	if head >= never {
@@ -182,11 +183,11 @@ func (q *Queue) wait() time.Duration {
 	return time.Duration(max(0, math.Ceil(head)-float64(q.Now))) * time.Millisecond
 }
 
-// Survey is what a bridge sees of a queue in passing: when to drain it, and whether there is something to look after.
+// Survey returns what a bridge's survey reads: when to drain the queue, and whether it needs upkeep.
 func (q *Queue) Survey(token string, windows int) lua.Look {
 	l := lua.Look{Wait: q.wait(), Token: token, Busy: len(q.Stream) > 0, Untidy: windows > 0}
 	if q.Held {
-		l.Wait = -time.Millisecond // as if nothing were scheduled: it costs nothing
+		l.Wait = -time.Millisecond // as if nothing were scheduled, so that a held queue costs nothing
 	} else if head := q.head(); head < never {
 		l.Overdue = time.Duration(max(0, float64(q.Now)-math.Ceil(max(0, head)))) * time.Millisecond
 	}
@@ -197,8 +198,8 @@ func (q *Queue) Survey(token string, windows int) lua.Look {
 	return l
 }
 
-// Redrive: dead → scheduled, for the group it died in or another one that there is, attempt 1, without its expiry and what the
-// dead letter says of itself.
+// Redrive: dead → scheduled with attempt 1, for the group it died in or another existing one, without its expiry and
+// the fields of the dead letter.
 func (q *Queue) Redrive(letters []lua.Redrive) []lua.Redriven {
 	out := make([]lua.Redriven, len(letters))
 	for i, l := range letters {
@@ -255,19 +256,19 @@ func (q *Queue) redrive(l lua.Redrive) lua.Redriven {
 	return lua.RedriveScheduled
 }
 
-// again puts a message back into the schedule, under a member that no other failure of it shares.
+// again puts a message back into the schedule, under a member of its own for this failure.
 func (q *Queue) again(member lua.Member, due int64, payload string, meta fields) {
 	q.Scheduled[member.String()] = Message{Due: float64(due), Payload: payload, Meta: meta}
 }
 
-// ready adds an entry for a message.
+// ready adds an entry for a message, and returns its ID.
 func (q *Queue) ready(m Message) (entry string) {
 	entry = next(&q.NewEntries)
 	q.Stream = append(q.Stream, Entry{entry, m.fields()})
 	return entry
 }
 
-// bury adds a dead letter. No group: it failed before any had it.
+// bury adds a dead letter. It has no group if it failed before any delivery.
 func (q *Queue) bury(f fields, group, entry, reason, text string) {
 	for name, value := range (fields{lua.FieldGroup: group, lua.FieldEntry: entry, lua.FieldError: text}) {
 		if f[name] = value; value == "" {
@@ -278,7 +279,7 @@ func (q *Queue) bury(f fields, group, entry, reason, text string) {
 	q.Dead = append(q.Dead, Entry{next(&q.NewLetters), f})
 }
 
-// next takes the next ID the server gave; one that it did not give is in no stream.
+// next takes the next ID that the server gave, or a text that is no ID.
 func next(ids *[]string) string {
 	if len(*ids) == 0 {
 		return "not added"
@@ -288,14 +289,14 @@ func next(ids *[]string) string {
 	return id
 }
 
-// Order is the schedule by due time, then member.
+// Order returns the members of the schedule by due time, then by member.
 func (q *Queue) Order() []string {
 	return slices.SortedFunc(maps.Keys(q.Scheduled), func(a, b string) int {
 		return cmp.Or(cmp.Compare(q.Scheduled[a].Due, q.Scheduled[b].Due), strings.Compare(a, b))
 	})
 }
 
-// head is the earliest due time; without one it is never.
+// head returns the earliest due time, or infinity.
 func (q *Queue) head() float64 {
 	head := math.Inf(1)
 	for _, m := range q.Scheduled {
@@ -304,7 +305,7 @@ func (q *Queue) head() float64 {
 	return head
 }
 
-// Pass lets time pass: due times, expiries of what is scheduled, and windows come nearer.
+// Pass lets time pass: due times, expiries of scheduled messages, and ends of windows come nearer.
 func (q *Queue) Pass(d time.Duration) {
 	ms := d.Milliseconds()
 	for member, m := range q.Scheduled {

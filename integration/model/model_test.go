@@ -16,11 +16,11 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// checksGiven: the command line says how many sequences there are to be.
+// checksGiven is set if the command line has a number of sequences.
 var checksGiven bool
 
 func TestMain(m *testing.M) {
-	// What a plain `go test` does; the command line has the last word.
+	// Defaults of a plain `go test`. The command line overrides them.
 	settings := map[string]string{"checks": "200", "steps": "40", "nofailfile": "true", "shrinktime": "60s"}
 	if seed := os.Getenv("DUESTREAM_TEST_SEED"); seed != "" {
 		settings["seed"] = seed
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// TestServerDoesWhatTheModelSays runs random sequences of all operations on a server and on the model, and compares everything
-// that can be observed after each. A failure is shrunk to the shortest sequence that still fails.
+// TestServerDoesWhatTheModelSays runs random sequences of all operations on a server and on the model, and compares
+// all observable data after each step. A failure is shrunk to the shortest sequence that still fails.
 func TestServerDoesWhatTheModelSays(t *testing.T) {
 	s := redistest.Shared(t)
 	c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
@@ -52,7 +52,7 @@ func TestServerDoesWhatTheModelSays(t *testing.T) {
 	t.Logf("%d sequences on %s: %v", sequences, s.Name(), counts)
 }
 
-// play is one sequence: some groups, random steps, and the end of everything.
+// play runs one sequence: some groups, random steps, and the end of all messages.
 func (r *run) play() (differs mismatch) {
 	defer func() {
 		p := recover()

@@ -33,7 +33,7 @@ func (r *run) redrive() {
 		if outcome == lua.RedriveScheduled && letters[i].To != "" {
 			r.book.moved(before.Dead[at])
 		} else if outcome == lua.RedriveScheduled && before.Dead[at].Fields[lua.FieldGroup] == "" && len(some[i]) > 0 {
-			r.book.accept(some[i]) // it never was ready
+			r.book.accept(some[i]) // it was never ready
 		}
 	}
 }
@@ -47,7 +47,7 @@ func (r *run) expire() {
 	}, func(q *Queue, _ []lua.Expired) []lua.Expired { return q.Expire(members) })
 }
 
-// letter is a dead letter, seldom one that never was.
+// letter picks a dead letter; seldom one that does not exist.
 func (r *run) letter() Entry {
 	letters := append(slices.Clone(r.q.Dead), Entry{ID: unknown})
 	return letters[pick(r, "letter", indices(letters)...)]
@@ -89,7 +89,7 @@ func (r *run) setFlow(f Flow) {
 	r.plain("limiting the flow: "+f.String(), f.commands(r.k), func(q *Queue) { q.Flow = f })
 }
 
-// withoutTimes leaves out of a drain what follows from the time that a limit has messages wait.
+// withoutTimes removes times from a drain that depend on how long a limit makes messages wait.
 func withoutTimes(q *Queue, d lua.Drained) lua.Drained {
 	if q.Flow != (Flow{}) {
 		d.Late = 0
@@ -110,7 +110,7 @@ func (r *run) survey() {
 		if err != nil {
 			return lua.Look{}, err
 		}
-		// the model does not know how others write it, nor in which hash something stands
+		// The model knows neither the text form of others nor the hash that holds a value.
 		looks[0].Standing, looks[0].Bodies = "", 0
 		return looks[0], nil
 	}, func(q *Queue, _ lua.Look) lua.Look { return q.Survey(token, windows) })

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	idleTime    = 30 * time.Minute // the visibility timeout; what is abandoned is made to look idle for twice as long
+	idleTime    = 30 * time.Minute // the visibility timeout; an abandoned entry is made to look idle for twice as long
 	tokenWindow = 10 * time.Minute
 	plenty      = 1 << 20
 	ownID       = "fresh" // how an ID begins that no other message has
-	unknown     = "1-1"   // an entry ID, and a dead letter's, that never was
+	unknown     = "1-1"   // an entry ID and a dead-letter ID that never existed
 )
 
 var (
@@ -31,18 +31,19 @@ var (
 		{Max: 2, Delays: []time.Duration{0, time.Hour}, MaxCrashes: 3}}
 )
 
-// memory is what callers remember from call to call.
+// memory is what callers remember between calls.
 type memory struct {
-	token   lua.Token // of the last enqueue with one
+	token   lua.Token // of the last enqueue that had one
 	items   []lua.Item
 	tokens  int
-	serials *int              // of a queue, in all its partitions
-	sweep   string            // cursor of trim
-	cursors map[string]string // of reclaim, by group
-	turns   lua.TurnsPassed   // by the last sweep of keys
+	serials *int              // of a queue, shared by all its partitions
+	sweep   string            // the cursor of trim
+	cursors map[string]string // cursors of reclaim, by group
+	turns   lua.TurnsPassed   // where the last sweep of keys stopped
 }
 
-// actions are the steps of a sequence. Rapid prefers what comes first, by name; what carries messages on is there twice.
+// actions are the steps of a sequence. Rapid prefers names that sort early, so the steps that move messages on are
+// listed twice.
 func (r *run) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){"": func(*rapid.T) { r.audit() }}
 	for i, step := range []struct {
@@ -69,7 +70,7 @@ func (r *run) actions() map[string]func(*rapid.T) {
 	return actions
 }
 
-// unless has rapid draw another step when this one cannot do anything.
+// unless makes rapid draw another step when this one cannot do anything.
 func (r *run) unless(futile bool) {
 	if futile {
 		r.SkipNow()
@@ -88,7 +89,7 @@ func (r *run) payload() []byte {
 		pick(r, "body", "", "\x00\xff", "a longer payload that matters to limits by bytes"))
 }
 
-// at is a point in time; the server's clock has passed r.start when it is used.
+// at is a point in time. The server's clock has passed r.start when it is used.
 func (r *run) at(d time.Duration) time.Time { return time.UnixMilli(r.start).Add(d) }
 
 func (r *run) when() lua.When {
@@ -143,7 +144,7 @@ func (r *run) enqueue() {
 	}
 }
 
-// repeat is what a client does when the reply was lost. After the token's window it does not.
+// repeat does what a client does when the reply was lost. After the token's window ends, a client does not repeat.
 func (r *run) repeat() {
 	r.unless(r.q.Calls[r.token.Name].Ends <= r.last)
 	r.call("repeat", r.token, r.items)
@@ -163,14 +164,14 @@ func (r *run) call(what string, token lua.Token, items []lua.Item) {
 		return lua.Enqueue(ctx, r.c, r.k, token, items, lua.Durability{})
 	}, func(q *Queue, _ []lua.Receipt) []lua.Receipt {
 		for _, item := range items {
-			// A repeat writes what goes beside the script once more: whoever damaged that meanwhile is undone.
+			// A repeat writes again what the call writes outside the script, so it undoes any damage done meanwhile.
 			if m, there := q.Scheduled[item.ID]; there && fresh && item.Meta != "" {
 				q.Scheduled[item.ID] = NewMessage(item.ID, m.Due, m.Payload, item.Meta)
 			}
 		}
 		return q.Enqueue(token, items)
 	})
-	last := map[string]lua.Item{} // of each ID that is scheduled
+	last := map[string]lua.Item{} // by ID, for the IDs that are scheduled
 	for i, receipt := range receipts {
 		if receipt.Verdict <= lua.Duplicate || receipt.Verdict == lua.Repeated {
 			continue
@@ -227,7 +228,8 @@ func (r *run) reschedule() {
 	})
 }
 
-// produce is a producer without the scripts: a bare ZADD, or the transaction of the protocol, which replaces what is scheduled.
+// produce is a producer that does not use the scripts: it sends a bare ZADD, or the transaction of the protocol,
+// which replaces what is scheduled.
 func (r *run) produce() {
 	ms := float64(r.start)
 	id, due := pick(r, "member", append(idNames[:3:3], "", "\xff")...), pick(r, "due", ms-3.6e6, ms+7.2e6, ms-0.5, ms+3.6e6+0.5,
@@ -264,7 +266,7 @@ func (r *run) drainUpTo(limit, maxBytes int) lua.Drained {
 	return step(r, fmt.Sprintf("drain %d, %d bytes", limit, maxBytes), func(ctx context.Context) (lua.Drained, error) {
 		d, err := lua.Drain(ctx, r.c, r.k, limit, maxBytes)
 		d = withoutTimes(r.q, d)
-		if d.Wait > 0 { // the model's clock shows whole milliseconds
+		if d.Wait > 0 { // the model's clock counts whole milliseconds
 			d.Wait = (d.Wait + time.Millisecond - 1).Truncate(time.Millisecond)
 		}
 		return d, err
@@ -292,7 +294,7 @@ func (r *run) trimUpTo(limit, maxBytes int) lua.Trimmed {
 	return t
 }
 
-// pass lets time pass: whatever is to come moves nearer.
+// pass lets time pass: everything that is still to come moves nearer.
 func (r *run) pass() {
 	r.unless(len(r.q.Scheduled)+len(r.seen.windows) == 0)
 	r.passBy(pick(r, "time", time.Hour, 30*time.Minute, 5*time.Hour))
@@ -324,7 +326,7 @@ func (r *run) passBy(d time.Duration) {
 	}
 }
 
-// damageMeta overwrites the meta of a member of the schedule, a retry's as well.
+// damageMeta overwrites the meta of a scheduled member, which may be a retry.
 func (r *run) damageMeta() {
 	members := r.q.Order()
 	r.unless(len(members) == 0)
@@ -335,25 +337,26 @@ func (r *run) damageMeta() {
 	})
 }
 
-// settle runs the queue to its end: everything is due, delivered to every group, acknowledged and freed. Nothing may be left.
+// settle runs the queue to its end: everything becomes due, is delivered to every group, is acknowledged and is
+// freed. Nothing may be left.
 func (r *run) settle() {
 	r.empty()
 	r.noneOwed()
 }
 
-// empty is settle for one partition.
+// empty does the same for one partition.
 func (r *run) empty() {
 	r.setHeld(false)
 	r.setFlow(Flow{})
 	if len(r.q.Groups) == 0 {
-		r.ensureGroup(groupNames[0]) // without a group nothing is ever freed
+		r.ensureGroup(groupNames[0]) // without a group, nothing is ever freed
 	}
 	for _, member := range r.q.Order() {
 		if due := r.q.Scheduled[member].Due; due >= never && !isParked(due) {
 			r.cancelIDs(member)
 		}
 	}
-	// far enough for every delay
+	// longer than every delay
 	r.passBy(240 * time.Hour)
 	r.deliverAll()
 	for len(r.q.Dead) > 0 {
@@ -373,7 +376,7 @@ func (r *run) empty() {
 	}
 }
 
-// noneOwed: everybody was given everything.
+// noneOwed checks that every group was given everything.
 func (r *run) noneOwed() {
 	for group, owed := range r.book.owed {
 		if len(owed) > 0 || len(r.book.waiting) > 0 {

@@ -8,14 +8,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Recurrence is a recurrence, and what is remembered of it. Without a version nothing is.
+// Recurrence is a recurrence and what is stored about its plan. An empty Version means that no plan is stored.
 type Recurrence struct {
 	Spec    string
 	Version string
 	Times   string
 	Spans   []lua.Span
 	Used    int
-	Recent  []string // what stands behind "@" in the IDs
+	Recent  []string // the parts after "@" in the IDs of its messages
 }
 
 func (r Recurrence) plan() string {
@@ -25,15 +25,15 @@ func (r Recurrence) plan() string {
 	return lua.Plan{Version: r.Version, Times: r.Times, Spans: r.Spans, Used: r.Used, Recent: r.Recent}.String()
 }
 
-// takeBack: of what is remembered, what is for later than from and waits until then is taken out of the schedule. Each stretch of
-// time ends before what was taken back of it.
+// takeBack removes the recent occurrences that are later than from and still scheduled. It ends each planned span
+// before the occurrences that it removed from it.
 func (q *Queue) takeBack(name string, r *Recurrence, from int64) (back int) {
 	var stay []string
 	spans := slices.Clone(r.Spans)
 	for _, part := range r.Recent {
 		at, err := strconv.ParseInt(part, 10, 64)
 		if err != nil {
-			at = 0 // run by hand
+			at = 0 // it was run by hand
 		}
 		m, waits := q.Scheduled[name+"@"+part]
 		if waits && at > from && m.Due > float64(from) {
@@ -58,7 +58,7 @@ func (q *Queue) takeBack(name string, r *Recurrence, from int64) (back int) {
 	return back
 }
 
-// Recur: a spec is there from now on; what was planned of the one before for later is not.
+// Recur writes a spec. Later occurrences that were planned by the previous spec are removed.
 func (q *Queue) Recur(name, before, spec, times string, paused bool) lua.Recurred {
 	r := q.Recurrences[name]
 	version := lua.SpecVersion(spec)
@@ -81,7 +81,7 @@ func (q *Queue) Recur(name, before, spec, times string, paused bool) lua.Recurre
 	return lua.Recurred{Written: true, TakenBack: back, Plan: r.plan()}
 }
 
-// RemoveRecurrence: neither the spec, nor what was planned of it, is there any more.
+// RemoveRecurrence removes the spec and all messages that were planned by it.
 func (q *Queue) RemoveRecurrence(name string) (removed bool, back int) {
 	r := q.Recurrences[name]
 	back = q.takeBack(name, &r, 0)
@@ -89,7 +89,7 @@ func (q *Queue) RemoveRecurrence(name string) (removed bool, back int) {
 	return r.Spec != "", back
 }
 
-// Plan: occurrences → scheduled, if what is remembered is what it was, and remembered in the same step.
+// Plan schedules occurrences and stores the new plan in the same step, if the stored plan is still the given one.
 func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string,
 	occurrences []lua.Occurrence) (ok bool, plan string) {
 	r := q.Recurrences[name]
@@ -98,7 +98,7 @@ func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string
 	}
 	var waits, left []string
 	for _, part := range r.Recent {
-		at, _ := strconv.ParseInt(part, 10, 64) // none: run by hand
+		at, _ := strconv.ParseInt(part, 10, 64) // 0 for one that was run by hand
 		_, ok := q.Scheduled[name+"@"+part]
 		if ok || at > spans[len(spans)-1].To.UnixMilli() {
 			waits = append(waits, part)
@@ -112,7 +112,7 @@ func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string
 	for _, o := range occurrences {
 		part := decimal(o.At.UnixMilli())
 		id := name + "@" + part
-		if _, known := q.Scheduled[id]; !known { // else it is somebody's own
+		if _, known := q.Scheduled[id]; !known { // otherwise the ID belongs to a message of somebody else
 			r.Recent = append(slices.Clip(r.Recent), part)
 			q.Scheduled[id] = NewMessage(id, float64(o.Due.UnixMilli()), payload, meta)
 		}
@@ -122,7 +122,7 @@ func (q *Queue) Plan(name, before string, spans []lua.Span, payload, meta string
 	return true, r.plan()
 }
 
-// Run: a message of a recurrence, for now.
+// Run schedules a message of a recurrence that is due now.
 func (q *Queue) Run(name, payload, meta string, alone bool) (id string, due time.Time, ok bool) {
 	r := q.Recurrences[name]
 	if r.Spec == "" {

@@ -27,7 +27,7 @@ func (r *run) recur() {
 		}, func(q *Queue, _ lua.Recurred) lua.Recurred { return q.Recur(name, before, spec, times, paused) })
 }
 
-// planned is the answer to a plan.
+// planned is the answer to a plan call.
 type planned struct {
 	OK   bool
 	Plan string
@@ -50,7 +50,7 @@ func (r *run) plan() {
 	for range pick(r, "occurrences", 1, 2, 0) {
 		*r.serials++
 		at = at.Add(time.Duration(*r.serials) * time.Second)
-		for slices.Contains(r.q.Recurrences[name].Recent, decimal(at.UnixMilli())) { // no planner plans one twice
+		for slices.Contains(r.q.Recurrences[name].Recent, decimal(at.UnixMilli())) { // no planner repeats a time
 			at = at.Add(time.Millisecond)
 		}
 		all = append(all, lua.Occurrence{At: at, Due: at.Add(pick(r, "jitter", 0, time.Minute))})
@@ -102,13 +102,13 @@ func (r *run) removeRecurrence() {
 	})
 }
 
-// readRecurrences takes what is stored of recurrences. What cannot be read is damage.
+// readRecurrences parses what is stored about recurrences. It reports text that it cannot parse as damage.
 func (s *stored) readRecurrences(recurring, plans map[string]string) {
 	for name, spec := range recurring {
 		s.Recurrences[name] = Recurrence{Spec: spec}
 	}
 	for name, text := range plans {
-		if name == "" { // counts changes
+		if name == "" { // this field counts changes
 			continue
 		}
 		p, ok := lua.ParsePlan(text)

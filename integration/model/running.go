@@ -6,13 +6,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// cancelMark is added to the deliveries of a pending entry whose message was cancelled.
+// cancelMark is added to the delivery count of a pending entry whose message was cancelled.
 const cancelMark = 1_000_000_000_000
 
 func (p Pending) cancelled() bool { return p.Deliveries >= cancelMark }
 
-// CancelEntries: ready → nothing, unless a group that was not asked for needs the entry; pending → pending, cancelled.
-// group "" asks for all. What is found is told by entry, then group.
+// CancelEntries removes ready entries, unless another group still needs them, and marks pending entries as cancelled.
+// The group "" means all groups. The result is sorted by entry, then by group.
 func (q *Queue) CancelEntries(id, group string) (found []lua.FoundEntry) {
 	var held []turn
 	for _, e := range slices.Clone(q.Stream) {

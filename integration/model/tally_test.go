@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// tally counts what became of what. It is logged (-v), so that one sees which corners the sequences got to.
+// tally counts the answers of each step. It is logged (-v), to show which cases the sequences have reached.
 type tally map[string]int
 
 var (

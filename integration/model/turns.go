@@ -30,7 +30,7 @@ func usableKey(key string) bool {
 		!strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// turn is who holds a key: an entry, or a retry; "" is nobody.
+// turn names the holder of a key: an entry, or a retry. An empty holder means nobody.
 type turn struct{ key, by string }
 
 func inFlight(key, by string) string { return key + lua.Separator + "busy" + lua.Separator + by }
@@ -39,7 +39,7 @@ func inLine(key string, at float64, member string) string {
 	return key + lua.Separator + "wait" + lua.Separator + fmt.Sprintf("%016.0f", at) + lua.Separator + member
 }
 
-// key is what a message has, unless it cannot be read.
+// key returns the key of a message, or "" if the message cannot be read.
 func (m Message) key() string {
 	if m.Broken != "" {
 		return ""
@@ -54,7 +54,7 @@ func (e *Entry) key() string {
 	return ""
 }
 
-// keys are those of the entries.
+// keys returns the keys of the entries.
 func (q *Queue) keys() map[string]string {
 	keys := map[string]string{}
 	for _, e := range q.Stream {
@@ -65,13 +65,13 @@ func (q *Queue) keys() map[string]string {
 	return keys
 }
 
-// notes are what is noted of a key: who is in flight, then who waits, by due time.
+// notes returns what is stored about a key: first the messages in flight, then those that wait, by due time.
 func (q *Queue) notes(key string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(q.Turns)),
 		func(note string) bool { return !strings.HasPrefix(note, key+lua.Separator) })
 }
 
-// parseWait reads a note of one that waits.
+// parseWait parses the note of a message that waits.
 func parseWait(note string) (key string, at float64, member string, ok bool) {
 	parts := strings.SplitN(note, lua.Separator, 4)
 	if len(parts) < 4 || parts[1] != "wait" {
@@ -81,7 +81,7 @@ func parseWait(note string) (key string, at float64, member string, ok bool) {
 	return parts[0], at, parts[3], true
 }
 
-// awaitsTurn: scheduled → parked, when one of its key is in flight, or an older one waits.
+// awaitsTurn parks a scheduled message when another message with its key is in flight, or when an older one waits.
 func (q *Queue) awaitsTurn(key, member string, d *draining) bool {
 	notes := q.notes(key)
 	if len(notes) == 0 || q.Turns[inFlight(key, member)] {
@@ -101,7 +101,7 @@ func (q *Queue) awaitsTurn(key, member string, d *draining) bool {
 	return true
 }
 
-// handOn: who gave a key away does not hold it, and parked → scheduled for the next of each.
+// handOn takes the keys away from their holders, and schedules the next parked message of each key.
 func (q *Queue) handOn(held []turn) (moved int) {
 	for _, h := range held {
 		delete(q.Turns, inFlight(h.key, h.by))
@@ -114,7 +114,8 @@ func (q *Queue) handOn(held []turn) (moved int) {
 	return moved
 }
 
-// next has the next message of a key go on, unless one is in flight. Who was cancelled, or moved, is passed over.
+// next lets the next message with a key go on, unless one is in flight. It skips messages that were cancelled or
+// moved.
 func (q *Queue) next(key string) bool {
 	for _, note := range q.notes(key) {
 		_, at, member, waits := parseWait(note)
@@ -131,10 +132,10 @@ func (q *Queue) next(key string) bool {
 	return false
 }
 
-// passOn does so, and tells the bridge.
+// passOn calls handOn, and records whether the bridge has to be woken.
 func (q *Queue) passOn(held []turn) { q.Woken = q.handOn(held) > 0 || q.Woken }
 
-// endTurns frees entries that left a pending list. keys are those that are known of them.
+// endTurns releases the keys of entries that have left a pending list. keys has their keys, where these are known.
 func (q *Queue) endTurns(left []string, keys map[string]string) {
 	var held []turn
 	for _, entry := range left {
@@ -145,8 +146,8 @@ func (q *Queue) endTurns(left []string, keys map[string]string) {
 	q.passOn(held)
 }
 
-// tells says whether a script has to add a wake token: the earliest due time became earlier, or a message went on. Who drains
-// knows.
+// tells reports whether a script has to add a wake token: the earliest due time became earlier, or a message went on.
+// A drain does not add one, because its caller learns the same from the reply.
 func (q *Queue) tells(what string, before *Queue) bool {
 	if strings.HasPrefix(what, "drain ") || strings.HasPrefix(what, "somebody's ") {
 		return false
@@ -154,8 +155,9 @@ func (q *Queue) tells(what string, before *Queue) bool {
 	return q.Woken || q.head() < before.head()
 }
 
-// PassTurns is the sweep of keys: what is done with in every group, or gone, holds its key no more; who waits without a note, or
-// without a key, is due again; places that nobody is in are cleared away.
+// PassTurns is the sweep of keys. A message that every group is done with, or that is gone, no longer holds its key.
+// A waiting message without a note or without a key becomes due again. Places in line that no message is in are
+// deleted.
 func (q *Queue) PassTurns(from lua.TurnsPassed, limit int) lua.TurnsPassed {
 	var keys []string
 	for note := range q.Turns {
@@ -178,7 +180,7 @@ func (q *Queue) PassTurns(from lua.TurnsPassed, limit int) lua.TurnsPassed {
 		there, held = q.lookAt(key, there, held)
 	}
 	if looked < limit {
-		t.Cursor = "" // came round
+		t.Cursor = "" // the sweep is complete
 	}
 	for _, h := range there {
 		if len(q.Groups) > 0 && q.free(h.by) {
@@ -198,7 +200,7 @@ func (q *Queue) PassTurns(from lua.TurnsPassed, limit int) lua.TurnsPassed {
 	return t
 }
 
-// clearPlaces looks at limit notes behind one, and deletes the places of messages that do not wait there.
+// clearPlaces looks at limit notes after a given one, and deletes the places of messages that do not wait there.
 func (q *Queue) clearPlaces(behind string, limit int, t *lua.TurnsPassed) {
 	looked := 0
 	for _, note := range slices.Sorted(maps.Keys(q.Turns)) {
@@ -216,14 +218,15 @@ func (q *Queue) clearPlaces(behind string, limit int, t *lua.TurnsPassed) {
 		}
 	}
 	if looked < limit {
-		t.Place = "" // came round
+		t.Place = "" // the sweep is complete
 	}
 }
 
-// retryMember matches the end of the name of a retry in the schedule.
+// retryMember matches the end of the name that a retry has in the schedule.
 var retryMember = regexp.MustCompile(lua.Separator + `\d+-\d+$`)
 
-// holdKey has a retry that comes from elsewhere hold its key, unless another message does, or the next one passes a retry.
+// holdKey lets a retry that was imported or redriven hold its key, unless another message holds it, or waiting
+// retries do not block their key.
 func (q *Queue) holdKey(member string) {
 	key := q.Scheduled[member].key()
 	if q.Skip || key == "" || !retryMember.MatchString(member) {
@@ -239,7 +242,7 @@ func (q *Queue) holdKey(member string) {
 	q.Turns[inFlight(key, member)] = true
 }
 
-// leaveLine takes away the place of a member that waits, before it is cancelled, moved or replaced.
+// leaveLine deletes the place in line of a waiting member, before the member is cancelled, moved or replaced.
 func (q *Queue) leaveLine(member string) {
 	if q.Former {
 		return
@@ -250,7 +253,7 @@ func (q *Queue) leaveLine(member string) {
 	}
 }
 
-// lookAt adds who holds a key to those that are there, or gone.
+// lookAt sorts the holders of a key: it adds those that still exist to there, and the others to held.
 func (q *Queue) lookAt(key string, there, held []turn) (_, _ []turn) {
 	free := true
 	for _, note := range q.notes(key) {
@@ -282,7 +285,7 @@ func (q *Queue) isThere(entry string) bool {
 	return q.entry(entry) != nil
 }
 
-// inLine is how many wait for their turn.
+// inLine returns how many messages wait for their turn.
 func (q *Queue) inLine() (n int) {
 	for _, m := range q.Scheduled {
 		if isParked(m.Due) {
@@ -292,7 +295,7 @@ func (q *Queue) inLine() (n int) {
 	return n
 }
 
-// findWaiting looks at limit members that wait, from a rank on, and says where to go on.
+// findWaiting looks at limit waiting members, starting at a rank, and returns the rank to continue at.
 func (q *Queue) findWaiting(rank, limit int, t *lua.TurnsPassed) int {
 	var line []string
 	for _, member := range q.Order() {
@@ -317,7 +320,7 @@ func (q *Queue) findWaiting(rank, limit int, t *lua.TurnsPassed) int {
 	}
 }
 
-// passTime has the due times of those that wait come nearer, where these are noted.
+// passTime moves the due times of waiting messages nearer, in the notes.
 func (q *Queue) passTime(ms float64) {
 	turns := map[string]bool{}
 	for note := range q.Turns {
@@ -329,7 +332,7 @@ func (q *Queue) passTime(ms float64) {
 	q.Turns = turns
 }
 
-// nearer is a due time of one that waits, which is never before 0.
+// nearer returns the due time of a waiting message after ms have passed. It is never less than 0.
 func nearer(at, ms float64) float64 {
 	if at <= ms {
 		return at

@@ -13,13 +13,13 @@ import (
 
 var keys = []string{"k1", "k1", "k 2/ü"}
 
-// skipKeys says what becomes of a key while a retry waits.
+// skipKeys sets what happens to a key while a retry waits.
 func (r *run) skipKeys(policy string) {
 	r.plain("key_failure "+policy, [][]string{{"HSET", r.k.Policy, "key_failure", policy}},
 		func(q *Queue) { q.Skip = policy == "skip" })
 }
 
-// toldKey is what a worker says that the key of an entry is: mostly what it is.
+// toldKey returns the key that a worker reports for an entry. It is mostly the right one.
 func (r *run) toldKey(entry string) string {
 	if e := r.q.entry(entry); e != nil && e.key() != "" && !seldom(r, "no key") {
 		return e.key()
@@ -44,7 +44,7 @@ func (r *run) passTurnsUpTo(limit int) lua.TurnsPassed {
 	return r.turns
 }
 
-// loseTurns is somebody who deletes what is noted of keys, or a part of it.
+// loseTurns deletes all or some of the notes about keys, as a user might.
 func (r *run) loseTurns() {
 	r.unless(len(r.q.Turns) == 0 || !seldom(r, "lose turns"))
 	notes := slices.Sorted(maps.Keys(r.q.Turns))
@@ -60,8 +60,8 @@ func (r *run) loseTurns() {
 	r.lostTurn = true
 }
 
-// oneAtATime: of the messages with one key at most one is in an entry that not every group is done with, or a retry that keeps
-// the key. It knows nothing of what is noted, as the ledger does not.
+// oneAtATime checks that at most one message of each key is in flight: in an entry that some group is not done with,
+// or in a retry that keeps the key. Like the ledger, it does not look at the notes about keys.
 func (r *run) oneAtATime() {
 	if r.lostTurn {
 		return
@@ -89,7 +89,7 @@ func (r *run) oneAtATime() {
 			add(e.key(), serial)
 		}
 	}
-	for _, g := range q.Groups { // also those whose body is lost
+	for _, g := range q.Groups { // also entries whose body is lost
 		for entry := range g.Pending {
 			add(r.keyOf[entry], r.book.serials[entry])
 		}
@@ -106,7 +106,7 @@ func (r *run) oneAtATime() {
 	}
 }
 
-// inOrder: nobody that waits in line was due before one that became ready.
+// inOrder checks that no message that waits in line was due before one with the same key that became ready.
 func (r *run) inOrder(newest string) {
 	for _, e := range r.seen.Stream {
 		key, due := e.key(), 0
@@ -122,7 +122,8 @@ func (r *run) inOrder(newest string) {
 	}
 }
 
-// deliverAll has everything that is due ready, delivered and acknowledged plainly, one of a key after the other.
+// deliverAll makes everything that is due ready, delivers it, and acknowledges it with plain XACK, one message of a
+// key after the other.
 func (r *run) deliverAll() {
 	for round := 0; ; round++ {
 		r.turns = lua.TurnsPassed{}
@@ -133,7 +134,7 @@ func (r *run) deliverAll() {
 		r.audit()
 		for _, group := range slices.Sorted(maps.Keys(r.q.Groups)) {
 			r.deliver(group, consumers[0], 1000)
-			for _, id := range r.pending(group) { // so that trim, or the sweep of keys, has to free all of it
+			for _, id := range r.pending(group) { // so that trim or the sweep of keys has to free all of it
 				r.xack(group, []lua.Held{{Entry: id}})
 			}
 		}

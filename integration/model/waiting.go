@@ -7,7 +7,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Waiting returns the members that stand for a message again: for a group, or with "" for any.
+// Waiting returns the members that will deliver a message again to a group, or to any group if it is "".
 func (q *Queue) Waiting(id, group string) (members []string) {
 	for member := range q.Scheduled {
 		if m := lua.ParseMember(member); m.Kind != lua.MemberFirst && m.ID == id && (group == "" || group == m.Group) {
@@ -18,8 +18,8 @@ func (q *Queue) Waiting(id, group string) (members []string) {
 	return members
 }
 
-// CancelRetries: scheduled again → nothing. The dedup window stays: the message was accepted, and delivered. The next of its key
-// goes on.
+// CancelRetries removes the scheduled retries of a message. The dedup window stays, because the message was accepted
+// and delivered. The next message with its key goes on.
 func (q *Queue) CancelRetries(id, group string) []string {
 	members := q.Waiting(id, group)
 	var held []turn
@@ -34,7 +34,7 @@ func (q *Queue) CancelRetries(id, group string) []string {
 	return members
 }
 
-// RescheduleRetries: scheduled again → scheduled.
+// RescheduleRetries changes the due time of the scheduled retries of a message.
 func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	members := q.Waiting(id, group)
 	for _, member := range members {
@@ -46,7 +46,8 @@ func (q *Queue) RescheduleRetries(id, group string, to lua.When) []string {
 	return members
 }
 
-// Expire: scheduled → scheduled, due now and expired; what cannot be read has no expiry, and is due now.
+// Expire makes scheduled messages due now, and lets them expire. A message that cannot be read has no expiry, and
+// becomes only due.
 func (q *Queue) Expire(members []string) []lua.Expired {
 	answers := make([]lua.Expired, len(members))
 	for i, member := range members {

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// again is the ID of a message that waits to be delivered again, seldom one that does not; and a group.
+// again returns the ID of a message that waits to be delivered again, or rarely of one that does not, and a group.
 func (r *run) again() (id, group string) {
 	ids := []string{pick(r, "id", idNames...)}
 	for _, member := range r.q.Order() {
@@ -34,7 +34,7 @@ func (r *run) cancelRetries() {
 		if to := lua.ParseMember(member).Group; to != "" {
 			delete(r.book.owed[to], serialOf(m.Payload))
 		}
-		r.book.withdraw(m) // a redriven letter may have been on its way to the group
+		r.book.withdraw(m) // a redriven dead letter may have been on its way to the group
 	}
 }
 

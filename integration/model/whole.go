@@ -9,17 +9,17 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Whole is a queue with partitions, each of which is a Queue: what clients and operators see of it, who know IDs and
-// keys, and not where a message is (PROTOCOL, section 16).
+// Whole is a queue with partitions, each of which is a Queue. It models what clients and operators see: they know IDs
+// and keys, and not in which partition a message is (PROTOCOL, section 16).
 type Whole struct {
-	Counts lua.Counts // every partition count that the queue ever had
+	Counts lua.Counts // every partition count that the queue has ever had
 	Parts  []*Queue
 }
 
-// of is the partition of a message: that of its key, or else of its ID.
+// of returns the partition of a message, which follows from its key, or from its ID if it has no key.
 func (w *Whole) of(id, key string) int { return w.Counts.Of(cmp.Or(key, id)) }
 
-// holding are the partitions in which an ID is scheduled for the first time.
+// holding returns the partitions in which an ID is scheduled for its first delivery.
 func (w *Whole) holding(id string) (in []int) {
 	for i, q := range w.Parts {
 		if _, ok := q.Scheduled[id]; ok {
@@ -29,7 +29,7 @@ func (w *Whole) holding(id string) (in []int) {
 	return in
 }
 
-// window is when the last dedup window of an ID ends; 0 when none is open.
+// window returns when the last dedup window of an ID ends, and 0 if none is open.
 func (w *Whole) window(id string) (end int64) {
 	for _, q := range w.Parts {
 		if q.Windows[id] > q.Now {
@@ -39,7 +39,7 @@ func (w *Whole) window(id string) (end int64) {
 	return end
 }
 
-// Schedule: an ID belongs to its queue, whatever its key and partition.
+// Schedule schedules a message. An ID is unique in its queue, in whichever partition its message is.
 func (w *Whole) Schedule(item lua.Item, key string) lua.Verdict {
 	target, now := w.of(item.ID, key), w.Parts[0].Now
 	in, replaces := w.holding(item.ID), false
@@ -56,7 +56,7 @@ func (w *Whole) Schedule(item lua.Item, key string) lua.Verdict {
 	if !replaces && (len(in) > 0 || w.window(item.ID) > 0) {
 		return lua.Duplicate
 	}
-	// One without a key replaces where the ID is; one with a key goes where its key has its turns.
+	// A message without a key replaces the old one where that is. One with a key goes to the partition of its key.
 	if replaces && key == "" && !slices.Contains(in, target) {
 		target = in[0]
 	}
@@ -64,7 +64,7 @@ func (w *Whole) Schedule(item lua.Item, key string) lua.Verdict {
 	verdict := w.Parts[target].Enqueue(lua.Token{}, []lua.Item{item})[0].Verdict
 	for _, i := range in {
 		if i != target {
-			w.Parts[i].Cancel([]string{item.ID}) // the window that began with it goes on with the new one
+			w.Parts[i].Cancel([]string{item.ID}) // the window that began with the old message continues for the new one
 			w.Parts[target].Windows[item.ID], verdict = end, lua.Replaced
 		}
 	}
@@ -74,7 +74,7 @@ func (w *Whole) Schedule(item lua.Item, key string) lua.Verdict {
 	return verdict
 }
 
-// Cancel: scheduled → nothing, wherever it is.
+// Cancel removes a scheduled message, in whichever partition it is.
 func (w *Whole) Cancel(id string) (cancelled bool) {
 	for _, q := range w.Parts {
 		cancelled = q.Cancel([]string{id})[0] || cancelled
@@ -82,7 +82,7 @@ func (w *Whole) Cancel(id string) (cancelled bool) {
 	return cancelled
 }
 
-// Reschedule: scheduled → scheduled, wherever it is.
+// Reschedule changes the due time of a scheduled message, in whichever partition it is.
 func (w *Whole) Reschedule(id string, to lua.When) (moved bool) {
 	for _, q := range w.Parts {
 		_, one := q.Reschedule(id, to)
@@ -91,8 +91,8 @@ func (w *Whole) Reschedule(id string, to lua.When) (moved bool) {
 	return moved
 }
 
-// CancelRetries: scheduled again → nothing, in all partitions; for all groups ("") with what is scheduled for the first
-// time.
+// CancelRetries removes the scheduled retries of a message in all partitions. For all groups (""), it also removes a
+// message that waits for its first delivery.
 func (w *Whole) CancelRetries(id, group string) (cancelled bool) {
 	cancelled = group == "" && w.Cancel(id)
 	for _, q := range w.Parts {
@@ -101,7 +101,7 @@ func (w *Whole) CancelRetries(id, group string) (cancelled bool) {
 	return cancelled
 }
 
-// RescheduleRetries: scheduled again → scheduled, likewise.
+// RescheduleRetries changes the due time of the same messages.
 func (w *Whole) RescheduleRetries(id, group string, to lua.When) (moved bool) {
 	moved = group == "" && w.Reschedule(id, to)
 	for _, q := range w.Parts {
@@ -110,8 +110,9 @@ func (w *Whole) RescheduleRetries(id, group string, to lua.When) (moved bool) {
 	return moved
 }
 
-// Meant are the members of each partition that a bulk change of the IDs with a beginning is about: all first
-// deliveries, and what was redriven for all; with retries also what waits for one group.
+// Meant returns, for each partition, the members that a bulk change of IDs with a prefix is about: all first
+// deliveries, and messages that were redriven for all groups. With retries, it also includes messages that wait for
+// one group.
 func (w *Whole) Meant(prefix string, retries bool) [][]string {
 	meant := make([][]string, len(w.Parts))
 	for i, q := range w.Parts {
@@ -125,8 +126,8 @@ func (w *Whole) Meant(prefix string, retries bool) [][]string {
 	return meant
 }
 
-// Grow adds partitions, with the groups and settings that there are. Asked, a queue that holds messages with a key does
-// not grow.
+// Grow adds partitions that have the same groups and settings. Without despiteKeys, a queue that holds messages with
+// a key does not grow.
 func (w *Whole) Grow(n int, despiteKeys bool) (grown bool) {
 	for _, q := range w.Parts {
 		for _, m := range q.Scheduled {
@@ -150,7 +151,8 @@ func (w *Whole) Grow(n int, despiteKeys bool) (grown bool) {
 	return true
 }
 
-// Redrive schedules a letter again: one with a key in the partition where the key belongs now, any other where it is.
+// Redrive schedules a dead letter again. A letter with a key goes to the partition that its key belongs to now, any
+// other stays in its partition.
 func (w *Whole) Redrive(partition int, letter string) lua.Redriven {
 	q := w.Parts[partition]
 	at := slices.IndexFunc(q.Dead, func(e Entry) bool { return e.ID == letter })
@@ -173,7 +175,7 @@ func (w *Whole) Redrive(partition int, letter string) lua.Redriven {
 	return outcome
 }
 
-// Places is where a message is, as an operator is told: in which partition and state, for which groups, which attempt.
+// Places returns where a message is, as an operator sees it: the partition, the state, the groups and the attempt.
 func (w *Whole) Places(id string) (places []string) {
 	for i, q := range w.Parts {
 		for member, m := range q.Scheduled {
@@ -196,7 +198,7 @@ func (w *Whole) Places(id string) (places []string) {
 				p, pending := g.Pending[e.ID]
 				state := ""
 				switch {
-				case !meant(e.Fields[lua.FieldFor], name): // it is skipped
+				case !meant(e.Fields[lua.FieldFor], name): // the group skips it
 					continue
 				case pending:
 					state = "pending with " + p.Consumer + " of " + name
@@ -220,7 +222,8 @@ func (w *Whole) Places(id string) (places []string) {
 	return places
 }
 
-// CancelRunning ends a message wherever it is, for all groups (""), or for one. holders is how many hear of it.
+// CancelRunning cancels a message in any state, for one group or for all groups (""). holders is how many workers
+// hear of it.
 func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 	found, unread := false, false
 	for _, q := range w.Parts {
@@ -233,7 +236,7 @@ func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 		}
 	}
 	found = w.CancelRetries(id, group) || found
-	for _, q := range w.Parts { // what waits for its first delivery is for all groups
+	for _, q := range w.Parts { // a message that waits for its first delivery is for all groups
 		_, waits := q.Scheduled[id]
 		unread = unread || waits && group != ""
 	}
@@ -248,9 +251,9 @@ func (w *Whole) CancelRunning(id, group string) (verdict string, holders int) {
 	return "not found", 0
 }
 
-// Pull gives a group what it was not given, at most count, of all partitions; entries for others are acknowledged on
-// the way. How far it went in each partition is for the server to say (told); it stops when it has enough, or there is
-// no more.
+// Pull gives a group at most count entries that it was not given before, from all partitions, and acknowledges
+// entries for other groups. How far it read in each partition is taken from the server's state (told). It must stop
+// when it has enough, or when there are no more.
 func (w *Whole) Pull(group string, count int, told []*Queue) (given []string) {
 	more := false
 	for i, q := range w.Parts {

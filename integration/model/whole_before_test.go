@@ -14,13 +14,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// oldBridge is the heartbeat of a bridge of the release before, which says no protocol level.
+// oldBridge is the heartbeat of a bridge of the previous release, which does not state a protocol level.
 const oldBridge = "01J0000000000000000000000A host 1 v0.1.0"
 
-// refusedForOldBridge is the verdict on what a living bridge does not serve.
+// refusedForOldBridge is the verdict on a message that needs more than a running bridge supports.
 const refusedForOldBridge = lua.Verdict(-7)
 
-// beat has the bridge of the release before live on, if there is one.
+// beat renews the heartbeat of the bridge of the previous release, if there is one.
 func (w *whole) beat(ctx context.Context) {
 	if w.old {
 		now := w.parts[0].time(w.redis.Client.Do(ctx, w.redis.Client.B().Time().Build()))
@@ -34,7 +34,7 @@ func (w *whole) zadd(ctx context.Context, score string) {
 	}
 }
 
-// changeBridge has a bridge of the release before come, or go. Clients that begin then know of it.
+// changeBridge starts or stops a bridge of the previous release. Clients that are created afterwards know of it.
 func (w *whole) changeBridge() {
 	w.unless(!w.old && !seldom(w.parts[0], "old bridge"))
 	w.setBridge(!w.old)
@@ -53,7 +53,7 @@ func (w *whole) setBridge(old bool) {
 	w.connect()
 }
 
-// former runs a script of the release before, which is given what that release gave it.
+// former runs a script of the previous release with the arguments that that release passes.
 func (w *whole) former(ctx context.Context, c rueidis.Client, name string, keys []string, texts ...string) ([]string, error) {
 	reply, err := c.Do(ctx, c.B().Eval().Script(w.scripts[name]).Numkeys(int64(len(keys))).Key(keys...).Arg(texts...).Build()).
 		ToArray()
@@ -66,13 +66,13 @@ func (w *whole) former(ctx context.Context, c rueidis.Client, name string, keys 
 			answers = append(answers, decimal(n))
 		} else {
 			text, _ := one.ToString()
-			answers = append(answers, cmp.Or(strings.TrimSuffix(text, "-0"), "0")) // of cursors: came round
+			answers = append(answers, cmp.Or(strings.TrimSuffix(text, "-0"), "0")) // cursors: 0 ends a sweep
 		}
 	}
 	return answers, nil
 }
 
-// formerKeys are those that the release before gives its scripts.
+// formerKeys returns the keys that the previous release passes to its scripts.
 func formerKeys(k lua.Keys, script string) []string {
 	return map[string][]string{
 		"drain":      {k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Turns, k.Policy, k.Rate, k.History},
@@ -87,7 +87,7 @@ func formerKeys(k lua.Keys, script string) []string {
 	}[script]
 }
 
-// formerly runs one transition by the release before, on one partition.
+// formerly runs one transition by the previous release on one partition.
 func (w *whole) formerly(r *run, what, name string, args []string, told int,
 	spec func(q *Queue, got []string) []int) []string {
 	return step(r, what+" (the release before)", func(ctx context.Context) ([]string, error) {
@@ -107,7 +107,7 @@ func (w *whole) formerly(r *run, what, name string, args []string, told int,
 	})
 }
 
-// byFormerBridge is what a bridge of the release before does to a partition.
+// byFormerBridge does to a partition what a bridge of the previous release does.
 func (w *whole) byFormerBridge(r *run) {
 	switch what := pick(r, "what", "drain", "drain", "reclaim", "trim", "pass turns"); what {
 	case "drain":
@@ -121,7 +121,7 @@ func (w *whole) byFormerBridge(r *run) {
 	case "reclaim":
 		group := r.group(holds)
 		for _, p := range r.q.Groups[group].Pending {
-			r.unless(p.cancelled()) // it takes the mark for deliveries: see PROTOCOL, section 8
+			r.unless(p.cancelled()) // the old script reads the mark as deliveries: see PROTOCOL, section 8
 		}
 		most, delays := former(wholePolicy)
 		w.formerly(r, what+" of "+group, "reclaim", []string{group, most, delays,
@@ -147,7 +147,7 @@ func (w *whole) byFormerBridge(r *run) {
 	}
 }
 
-// former is a policy as scripts take it.
+// former returns a policy in the form that the old scripts take.
 func former(a lua.Attempts) (most, delays string) {
 	var all []string
 	for _, d := range a.Delays {
@@ -156,7 +156,7 @@ func former(a lua.Attempts) (most, delays string) {
 	return strconv.Itoa(a.Max), strings.Join(all, ",")
 }
 
-// byFormerWorker is what a worker of the release before does with what it holds.
+// byFormerWorker does what a worker of the previous release does with the entries that it holds.
 func (w *whole) byFormerWorker(r *run) {
 	group := r.group(holds)
 	pending := r.pending(group)
@@ -166,7 +166,7 @@ func (w *whole) byFormerWorker(r *run) {
 		id = e.messageID()
 	}
 	action := pick(r, "action", "ack", "retry", "release", "dead")
-	r.unless(action != "ack" && r.q.entry(entry) == nil) // its letter has no body: an export tells that in a form of its own
+	r.unless(action != "ack" && r.q.entry(entry) == nil) // exports write its letter, without a body, in another form
 	if action == "ack" {
 		before := r.q
 		held := lua.Held{Entry: entry, ID: id, Key: r.toldKey(entry)}
@@ -188,8 +188,9 @@ func (w *whole) byFormerWorker(r *run) {
 		})
 }
 
-// byFormerClient is what a client of the release before does with an ID. It knows the partition of the ID, or of the
-// key, and looks in others only for what is not there; so IDs that others hold are left alone.
+// byFormerClient does with an ID what a client of the previous release does. That client looks in the partition of
+// the ID or of the key, and in others only if nothing is there. So the test does not use IDs that are in other
+// partitions.
 func (w *whole) byFormerClient() {
 	id, p := w.id(), w.parts[0]
 	var in []*run

@@ -21,7 +21,7 @@ var (
 	wholeKeys = []string{"k1", "k1", "k2", "", "k1", "k3"}
 )
 
-// actions are the steps of a sequence. Those of a bridge and of workers are on one partition.
+// actions are the steps of a sequence. The steps of bridges and workers act on one partition.
 func (w *whole) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){"": func(*rapid.T) { w.audit() }}
 	on := func(do func(*run)) func() {
@@ -100,7 +100,7 @@ func (w *whole) schedule() {
 }
 
 func (w *whole) drain() {
-	for _, part := range w.parts { // a bridge drains all; one of them changes
+	for _, part := range w.parts { // a bridge drains all partitions, but only one of them changes
 		if slices.ContainsFunc(part.q.Order(), func(member string) bool {
 			return part.q.Scheduled[member].Due <= float64(part.last)
 		}) && !seldom(w.parts[0], "another partition") {
@@ -143,7 +143,7 @@ func (w *whole) cancel() {
 	}
 }
 
-// unlessGone takes ErrNotScheduled for an answer.
+// unlessGone returns nil for ErrNotScheduled, which is an expected answer.
 func unlessGone(err error) error {
 	if errors.Is(err, bridge.ErrNotScheduled) {
 		return nil
@@ -159,7 +159,7 @@ func (w *whole) reschedule() {
 	}, func(q *Whole, _ bool) bool { return q.Reschedule(id, lua.At(to)) })
 }
 
-// scope is what waits for a group, or for any.
+// scope selects the retries of a group, or of all groups if it is "".
 func scope(group string) bridge.Scope {
 	if group == "" {
 		return bridge.Retries()
@@ -190,7 +190,7 @@ func (w *whole) cancelRetries() {
 	}
 }
 
-// withdrawRetry: a retry was cancelled, or a redriven letter.
+// withdrawRetry records in the ledger that a retry or a redriven letter was cancelled.
 func (w *whole) withdrawRetry(m Message, group string) {
 	if group != "" {
 		delete(w.book.owed[group], serialOf(m.Payload))
@@ -245,7 +245,7 @@ func (w *whole) bulk() {
 		return r.Changed, err
 	}, func(q *Whole, _ int) (n int) {
 		for i, part := range q.Parts {
-			if what == "cancel" { // all at once: none of them goes on because another one has left
+			if what == "cancel" { // all at once, so that none goes on because another one left
 				part.Cancel(meant[i])
 				n += len(meant[i])
 				continue
@@ -256,7 +256,7 @@ func (w *whole) bulk() {
 				case what == "expire" && part.Expire([]string{member})[0] != lua.ExpireNow:
 					continue
 				case what == "move" && due == float64(to.UnixMilli()):
-					continue // as it is
+					continue // it has that due time already
 				case what == "move":
 					part.Reschedule(member, lua.At(to))
 				}
@@ -318,7 +318,7 @@ func (w *whole) redrive() {
 		}
 		return 0
 	}) == 1 && letter.Fields[lua.FieldGroup] == "" && serial != "" {
-		w.book.accept([]byte(serial)) // it never was ready
+		w.book.accept([]byte(serial)) // it never became ready
 	}
 }
 
@@ -336,7 +336,7 @@ func (w *whole) pause() {
 	})
 }
 
-// look is an operator's question where a message is, and until when its ID is refused.
+// look asks, as an operator does, where a message is and until when its ID is refused.
 func (w *whole) look() {
 	id := w.id()
 	do(w, "look "+id, func(ctx context.Context) ([]string, error) {
@@ -376,7 +376,7 @@ func placesOf(found []admin.Place) (places []string) {
 	return places
 }
 
-// cancelRunning cancels a message wherever it is, held by a worker too.
+// cancelRunning cancels a message in any state, also one that a worker holds.
 func (w *whole) cancelRunning() {
 	id, group := w.id(), w.group()
 	type verdict struct {
@@ -422,7 +422,7 @@ func (w *whole) cancelRunning() {
 	}
 }
 
-// doneWith: what was cancelled is owed to nobody, or to one group less.
+// doneWith records in the ledger that the groups are no longer owed a cancelled message.
 func (w *whole) doneWith(part *run, e Entry, group string) {
 	for name, g := range part.q.Groups {
 		p, held := g.Pending[e.ID]
@@ -432,7 +432,7 @@ func (w *whole) doneWith(part *run, e Entry, group string) {
 	}
 }
 
-// export reads what the queue holds, and compares it.
+// export exports the queue, and compares the records with the model's.
 func (w *whole) export() (records []admin.Record) {
 	do(w, "export", func(ctx context.Context) ([]string, error) {
 		var all []Record
@@ -448,7 +448,7 @@ func (w *whole) export() (records []admin.Record) {
 	return records
 }
 
-// recordOf is a record of an export, as the model has it.
+// recordOf converts an exported record to the model's form.
 func recordOf(r admin.Record) Record {
 	f := maps.Clone(r.Extra)
 	if f == nil {
@@ -494,7 +494,7 @@ func recordOf(r admin.Record) Record {
 	return Record{Member: name.String(), Due: r.Due, Fields: f}
 }
 
-// importRecords imports records, and counts those that were known.
+// importRecords imports records, and counts those that were there already.
 func (w *whole) importRecords(ctx context.Context, records []admin.Record, window time.Duration) (known int, err error) {
 	im, err := w.admin.Import(ctx, w.queue, "model", window)
 	if err != nil {
@@ -511,7 +511,7 @@ func (w *whole) importRecords(ctx context.Context, records []admin.Record, windo
 	return known, nil
 }
 
-// importAgain exports the queue onto itself: everything is there.
+// importAgain imports an export of the queue into the queue itself: every record must be there already.
 func (w *whole) importAgain() {
 	w.unless(w.old)
 	records, window := w.export(), pick(w.parts[0], "window", 0, 24*time.Hour)
@@ -525,7 +525,8 @@ func (w *whole) importAgain() {
 	}, func(_ *Whole, _ string) string { return "all are known" })
 }
 
-// importElsewhere moves all that the queue holds into one of its name that is new, with any number of partitions.
+// importElsewhere moves everything that the queue holds into a new queue of the same name, with any number of
+// partitions.
 func (w *whole) importElsewhere() {
 	w.unless(w.old)
 	records, window := w.export(), pick(w.parts[0], "window", 0, 24*time.Hour)
@@ -556,7 +557,7 @@ func (w *whole) importElsewhere() {
 	}
 	w.growTo(n, false)
 	for _, part := range w.parts {
-		part.lostTurn = mixed // what was in flight side by side may go on so
+		part.lostTurn = mixed // messages with one key that were in flight together may stay so
 	}
 	do(w, fmt.Sprintf("import elsewhere, window %s", window), func(ctx context.Context) (int, error) {
 		return w.importRecords(ctx, records, window)

@@ -12,14 +12,14 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// wholePolicy is that of the queue, as the settings say it.
+// wholePolicy is the policy of the queue, and wholeSettings are the same settings as stored fields.
 var (
 	wholePolicy   = lua.Attempts{Max: 3, Delays: []time.Duration{time.Millisecond, time.Hour}}
 	wholeSettings = []string{"max_attempts", "3", "retry_delays_ms", "1,3600000",
 		"visibility_ms", decimal(idleTime.Milliseconds())}
 )
 
-// setPolicy writes the settings of the queue, before it grows.
+// setPolicy writes the settings of the queue before it grows.
 func (w *whole) setPolicy(skip bool) {
 	part, failure := w.parts[0], "block"
 	if skip {
@@ -30,7 +30,7 @@ func (w *whole) setPolicy(skip bool) {
 	part.skipKeys(failure)
 }
 
-// pull is somebody who asks over HTTP: of all partitions, in any order, until there is enough.
+// pull receives messages as the HTTP API does: from all partitions, in any order, until there are enough.
 func (w *whole) pull() {
 	group, count := pick(w.parts[0], "group", groupNames[:len(w.parts[0].q.Groups)]...), pick(w.parts[0], "count", 1, 2, 10)
 	within := pick(w.parts[0], "within", 0, time.Minute)
@@ -47,7 +47,7 @@ func (w *whole) pull() {
 	w.tokens = append(w.tokens, tokens...)
 }
 
-// token is one that somebody was given, at any time, or that somebody made up.
+// token returns a token that a pull has returned at some time, and sometimes forges a part of it.
 func (w *whole) token() pull.Ticket {
 	w.unless(len(w.tokens) == 0)
 	last := max(0, len(w.tokens)-8)
@@ -68,7 +68,7 @@ func (w *whole) token() pull.Ticket {
 	return t
 }
 
-// settle is by token: late, twice and made up as well.
+// settleToken settles a delivery by its token, which may be late, used before, or forged.
 func (w *whole) settleToken() {
 	t := w.token()
 	how := pick(w.parts[0], "how", "ack", "ack", "fail", "dead", "release", "extend")

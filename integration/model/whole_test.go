@@ -23,8 +23,8 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// whole is one random sequence on a queue with partitions. Its parts are sequences of their own, which share what is
-// remembered of messages: a bridge and workers do to each part what they do to a queue that has one.
+// whole is one random sequence on a queue with partitions. Each part is a sequence of its own, and all parts share
+// the memory of messages. Bridges and workers act on each part as on a queue without partitions.
 type whole struct {
 	*rapid.T
 	redis         *bridge.Redis
@@ -34,19 +34,19 @@ type whole struct {
 	counts        lua.Counts
 	parts         []*run
 	serials       *int
-	book          *ledger // shared by the parts, but for the serials
+	book          *ledger // shared by the parts, except for the serials
 	tally         tally
 	puller        *pull.Puller
-	tokens        []pull.Token      // of deliveries that it gave out
-	told          []*Queue          // what is stored after the step that is looked at
-	scripts       map[string]string // of the release before
-	old           bool              // a bridge of the release before lives
-	mixed         bool              // it grew despite its keys, so that messages of one key may be in several partitions
+	tokens        []pull.Token      // of the deliveries that the puller returned
+	told          []*Queue          // the stored state after the current step
+	scripts       map[string]string // of the previous release
+	old           bool              // a bridge of the previous release is running
+	mixed         bool              // it grew despite keys, so messages with one key may be in several partitions
 }
 
-// TestQueueWithPartitionsDoesWhatTheModelSays runs random sequences of what clients, operators, bridges and workers do
-// to a queue that has partitions and grows, on a server and on the model, and compares everything that can be observed
-// after each.
+// TestQueueWithPartitionsDoesWhatTheModelSays runs random sequences of the actions of clients, operators, bridges and
+// workers on a queue that has partitions and grows. It runs them on a server and on the model, and compares
+// everything that can be observed after each step.
 func TestQueueWithPartitionsDoesWhatTheModelSays(t *testing.T) {
 	if checks := flag.Lookup("rapid.checks").Value; !checksGiven {
 		usual := checks.String()
@@ -64,7 +64,7 @@ func TestQueueWithPartitionsDoesWhatTheModelSays(t *testing.T) {
 		w.scripts = scripts
 		defer w.clear()
 		if differs := w.play(); differs != "" {
-			if first == "" { // rapid does not show it when it cannot be repeated
+			if first == "" { // rapid does not show it when it cannot reproduce it
 				first = differs
 				t.Logf("sequence %d: %s", sequences, differs)
 			}
@@ -84,7 +84,7 @@ func newWhole(t *rapid.T, redis *bridge.Redis, prefix string, counts tally) *who
 	return w
 }
 
-// connect makes a client that has read the registry and the heartbeats by its next call.
+// connect makes a client that has read the registry and the heartbeats before its next call.
 func (w *whole) connect() {
 	if w.client != nil {
 		_ = w.client.Close()
@@ -133,7 +133,7 @@ func (w *whole) last() (last int64) {
 	return last
 }
 
-// play is one sequence: groups, random steps, and the end of everything.
+// play runs one sequence: it creates groups, runs random steps, and settles everything.
 func (w *whole) play() (differs mismatch) {
 	defer func() {
 		p := recover()
@@ -147,7 +147,7 @@ func (w *whole) play() (differs mismatch) {
 		w.parts[0].ensureGroup(group)
 	}
 	w.growTo(pick(w.parts[0], "partitions", 2, 1, 4), false)
-	for range pick(w.parts[0], "first", 0, 4, 8) { // else many sequences have little to act on
+	for range pick(w.parts[0], "first", 0, 4, 8) { // otherwise many sequences have little to act on
 		w.schedule()
 	}
 	w.Repeat(w.actions())
@@ -155,8 +155,9 @@ func (w *whole) play() (differs mismatch) {
 	return ""
 }
 
-// do executes one transition of a whole queue on both sides, as step does for one partition. A call may run several
-// scripts, so what follows from the clock is taken from the server, if it lies within the call.
+// do runs one transition of a whole queue on the server and on the model, as step does for one partition. A call may
+// run several scripts, so times that depend on the clock are taken from the server, if they are within the duration
+// of the call.
 func do[T any](w *whole, what string, call func(context.Context) (T, error), spec func(q *Whole, got T) T) T {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -191,14 +192,14 @@ func do[T any](w *whole, what string, call func(context.Context) (T, error), spe
 	}
 	w.counts = q.Counts
 	for i := range q.Parts {
-		if i == len(w.parts) { // it has grown
+		if i == len(w.parts) { // the queue has grown
 			w.addPart()
 			seen = append(seen, w.parts[i].seen)
 		}
 		part, next := w.parts[i], q.Parts[i]
 		next.adopt(seen[i])
 		next.adoptTimes(seen[i].Queue, after-before)
-		next.Calls = seen[i].Calls // their names are the client's own
+		next.Calls = seen[i].Calls // the client chooses their names
 		differs += seen[i].damage + diff(next.lines(before), seen[i].lines(before))
 		if woken, tells := seen[i].token != part.seen.token, next.tells(what, part.q); tells && !woken {
 			differs += fmt.Sprintf("no wake token was added to partition %d\n", i)
@@ -213,7 +214,7 @@ func do[T any](w *whole, what string, call func(context.Context) (T, error), spe
 	return got
 }
 
-// summary of an answer is what is counted.
+// summary returns the part of an answer that is counted.
 func summary(got any) any {
 	switch got := got.(type) {
 	case []string:
@@ -226,7 +227,7 @@ func summary(got any) any {
 	return got
 }
 
-// adoptTimes takes over what the server's clock decided, where that is within a call that took so long.
+// adoptTimes adopts times that the server's clock decided, if they differ by at most the duration of the call.
 func (q *Queue) adoptTimes(seen *Queue, took int64) {
 	for member, m := range q.Scheduled {
 		if s, ok := seen.Scheduled[member]; ok {
@@ -274,7 +275,7 @@ func verdictOf(receipt bridge.Receipt, err error) (lua.Verdict, error) {
 	return lua.Scheduled, nil
 }
 
-// lost is the audit of the whole queue.
+// lost audits the whole queue.
 func (w *whole) lost() string {
 	var books []*ledger
 	var queues []*Queue
@@ -284,7 +285,7 @@ func (w *whole) lost() string {
 	return auditAll(books, queues)
 }
 
-// audit holds the laws that are true of what is stored alone.
+// audit checks the rules that the stored state alone must follow.
 func (w *whole) audit() {
 	flying, scheduled := map[string]int{}, map[string]int{}
 	for i, part := range w.parts {
@@ -311,7 +312,7 @@ func (w *whole) audit() {
 
 func (w *whole) settle() {
 	w.setBridge(false)
-	_ = w.client.Close() // else it forgets its last call when it likes
+	_ = w.client.Close() // otherwise it forgets its last call at any time
 	for _, part := range w.parts {
 		part.empty()
 	}
@@ -332,7 +333,7 @@ func (w *whole) settle() {
 	}
 }
 
-// when and soon are points in time: hours apart, so that none comes while a sequence runs.
+// when and soon return points in time that are hours apart, so that none of them is reached during a sequence.
 func (w *whole) when() time.Time {
 	return w.parts[0].at(pick(w.parts[0], "when", -time.Hour, time.Hour, 2*time.Hour, 3*time.Hour, -2*time.Hour))
 }

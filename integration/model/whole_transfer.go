@@ -11,16 +11,16 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Record is what an export has of a message, and an import writes: where it waits, for which group, and its fields. A
-// ready one becomes a message of the schedule, for its group alone.
+// Record is what an export contains about a message and an import writes: where it waits, for which group, and its
+// fields. A ready message is imported as a scheduled one, for its group only.
 type Record struct {
 	Dead   bool
-	Member string // of the schedule; of a dead letter its name
+	Member string // the scheduled member, or the name of a dead letter
 	Due    int64
 	Fields fields
 }
 
-// line is a record as text. Meta and payload of a message are its fields.
+// line returns a record as text. It contains the meta and the payload of a message as fields.
 func (r Record) line() string {
 	kind := "message"
 	if r.Dead {
@@ -29,7 +29,8 @@ func (r Record) line() string {
 	return fmt.Sprintf("%s %q at %d: %s", kind, r.Member, r.Due, show(r.Fields))
 }
 
-// Export is all that a queue holds: what each group has not acknowledged, what is scheduled, and what is dead.
+// Export returns everything that a queue holds: the entries that each group has not acknowledged, the scheduled
+// messages, and the dead letters.
 func (w *Whole) Export() (records []Record) {
 	for _, q := range w.Parts {
 		for _, name := range slices.Sorted(maps.Keys(q.Groups)) {
@@ -66,7 +67,7 @@ func (w *Whole) Export() (records []Record) {
 	return records
 }
 
-// lines are records in any order.
+// linesOf returns the records as sorted lines, because their order does not matter.
 func linesOf(records []Record) (lines []string) {
 	for _, r := range records {
 		lines = append(lines, r.line())
@@ -75,8 +76,8 @@ func linesOf(records []Record) (lines []string) {
 	return lines
 }
 
-// place is the partition of a record: that of its key, or else of its ID; the first one, of what no other occurrence
-// may overlap.
+// place returns the partition for a record, which follows from its key, or from its ID if it has no key. It is the
+// first partition for a message that no other occurrence may overlap.
 func (w *Whole) place(r Record) int {
 	if r.Fields[lua.FieldOverlap] == "skip" && !r.Dead {
 		return 0
@@ -84,13 +85,13 @@ func (w *Whole) place(r Record) int {
 	return w.of(r.Fields[lua.FieldID], r.Fields[lua.FieldKey])
 }
 
-// inSchedule is what a record is called in the schedule. Names are those that other records have.
+// inSchedule returns the name of a record in the schedule. names has the names that are already taken.
 func (r Record) inSchedule(names map[string]bool) string {
 	m := lua.ParseMember(r.Member)
 	if m.Kind != lua.MemberImported || r.Fields[lua.FieldOverlap] != "skip" {
 		return r.Member
 	}
-	m.Of = "0-0" // a name that is known
+	m.Of = "0-0" // the one name by which overlap can be checked
 	if names[m.String()] {
 		return r.Member
 	}
@@ -98,7 +99,7 @@ func (r Record) inSchedule(names map[string]bool) string {
 	return m.String()
 }
 
-// Import writes the records of a queue into one that holds nothing, in their order.
+// Import writes the records in order into a queue that holds nothing.
 func (w *Whole) Import(records []Record, window lua.Dedup) {
 	items, names := map[int][]lua.Item{}, map[string]bool{}
 	for _, r := range records {
@@ -112,7 +113,7 @@ func (w *Whole) Import(records []Record, window lua.Dedup) {
 		payload := meta[lua.FieldPayload]
 		delete(meta, lua.FieldPayload)
 		if !strings.Contains(r.Member, lua.Separator) && meta[lua.FieldAttempt] == "1" {
-			delete(meta, lua.FieldAttempt) // a first delivery does not tell it
+			delete(meta, lua.FieldAttempt) // a first delivery does not store its attempt
 		}
 		var more []lua.FieldValue
 		for name, value := range meta {

@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	never   = 1e15 // a due time from here on never comes
-	anyText = "…"  // an error text that the protocol leaves open
+	never   = 1e15 // a due time from here on is never reached
+	anyText = "…"  // stands for an error text that the protocol does not define
 )
 
 type fields = map[string]string
 
-// What a dead letter says of itself and of the failed attempt; a redrive leaves it behind, and the old expiry with it.
+// The fields of a dead letter that describe the letter itself and the failed attempt. A redrive drops them, and the
+// old expiry too.
 var ofTheLetter = []string{
 	lua.FieldID, lua.FieldPayload, lua.FieldAttempt, lua.FieldDue, lua.FieldGroup, lua.FieldReason, lua.FieldDead, lua.FieldEntry,
 	lua.FieldError, lua.FieldMeta, lua.FieldRaw, lua.FieldExpires, lua.FieldFirstDue,
 	lua.FieldSnoozes, lua.FieldCrashes,
 }
 
-// lettersOwn matches what a message's field must not be called in a dead letter; it goes behind one more "message:", and comes
-// back without it.
+// lettersOwn matches field names that a message cannot use in a dead letter. Such a field is stored with one more
+// prefix "message:", and gets its own name back later.
 var lettersOwn = regexp.MustCompile(`^(message:)*(group|entry|reason|dead_ms|meta|raw)$`)
 
 func inLetter(message fields) fields {
@@ -55,10 +56,10 @@ func inMessage(name string) string {
 
 var count = regexp.MustCompile(`^[1-9][0-9]{0,14}$`)
 
-// NewMessage reads a member as it is stored, and says what is wrong with it.
+// NewMessage parses a stored member, and records what is wrong with it.
 func NewMessage(member string, due float64, payload, meta string) Message {
 	m := Message{Due: due, Payload: payload, Meta: fields{}, Raw: meta}
-	var object map[string]*string // pointers, because null is no string
+	var object map[string]*string // pointers, because null is not a string
 	if meta != "" && (!utf8.ValidString(meta) || json.Unmarshal([]byte(meta), &object) != nil || object == nil) {
 		m.Broken = anyText
 		return m
@@ -85,7 +86,7 @@ func NewMessage(member string, due float64, payload, meta string) Message {
 	return m
 }
 
-// fields is the entry that carries a message.
+// fields returns the fields of the entry that carries a message.
 func (m Message) fields() fields {
 	f := fields{lua.FieldAttempt: "1"}
 	maps.Copy(f, m.Meta)
@@ -115,7 +116,8 @@ func (e *Entry) size() int {
 	return n
 }
 
-// attemptsOf is which attempt an entry is, and how many it may have; false when it says nonsense.
+// attemptsOf returns which attempt an entry is and how many are allowed. It returns false if these fields are
+// invalid.
 func attemptsOf(e *Entry, policy lua.Attempts) (attempt, limit int, ok bool) {
 	attempt, limit = 1, policy.Max
 	for name, n := range map[string]*int{lua.FieldAttempt: &attempt, lua.FieldMaxAttempts: &limit} {
@@ -129,7 +131,7 @@ func attemptsOf(e *Entry, policy lua.Attempts) (attempt, limit int, ok bool) {
 	return attempt, limit, true
 }
 
-// limitOf is a limit of the message's own, else of the policy; 0 is off.
+// limitOf returns the limit of the message, or that of the policy if it has none. 0 means no limit.
 func limitOf(e *Entry, name string, policy int64) int64 {
 	if text := e.Fields[name]; text == "0" || count.MatchString(text) {
 		n, _ := strconv.ParseInt(text, 10, 64)
@@ -138,7 +140,7 @@ func limitOf(e *Entry, name string, policy int64) int64 {
 	return policy
 }
 
-// countIn adds to what a field counts; what is no number counts as none.
+// countIn adds to the counter in a field. A value that is not a number counts as 0.
 func countIn(f fields, name string, more int) int64 {
 	n := int64(0)
 	if count.MatchString(f[name]) {
@@ -148,7 +150,7 @@ func countIn(f fields, name string, more int) int64 {
 	return n + int64(more)
 }
 
-// delaysOf are the delays of the message's own, else of the policy.
+// delaysOf returns the delays of the message, or those of the policy if it has none.
 func delaysOf(e *Entry, policy lua.Attempts) []time.Duration {
 	if own := lua.Delays(e.Fields[lua.FieldRetryDelays]); own != "" && lua.CheckDelays(own) == nil {
 		return own.List()
@@ -156,7 +158,8 @@ func delaysOf(e *Entry, policy lua.Attempts) []time.Duration {
 	return policy.Delays
 }
 
-// firstDue is when an entry's message was due first; without a word about it, when the entry was added.
+// firstDue returns when an entry's message was due first. If that is not stored, it is the time when the entry was
+// added.
 func firstDue(e *Entry) int64 {
 	for _, name := range []string{lua.FieldFirstDue, lua.FieldDue} {
 		if text := e.Fields[name]; count.MatchString(text) {
@@ -173,7 +176,7 @@ func usableID(id string) bool {
 	return id != "" && utf8.ValidString(id) && !strings.Contains(id, lua.Separator)
 }
 
-// keep adds a field to meta, where all is UTF-8: a value that is not goes in base64, under a name that says so.
+// keep adds a field to meta, which must be UTF-8. Any other value is stored in base64, under a name that says so.
 func keep(f fields, name, value string) {
 	if utf8.ValidString(value) {
 		f[name] = value
@@ -182,7 +185,7 @@ func keep(f fields, name, value string) {
 	}
 }
 
-// when is a point in time as scripts are told it: '+ms' from now, or Unix ms.
+// when returns a point in time from its form for the scripts: '+ms' from now, or Unix ms.
 func when(w lua.When, now int64) int64 {
 	text, relative := strings.CutPrefix(string(w), "+")
 	ms, _ := strconv.ParseInt(text, 10, 64)
@@ -194,7 +197,7 @@ func when(w lua.When, now int64) int64 {
 
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
-// An entry ID is two numbers; "" is before the first.
+// compareIDs compares entry IDs, which are two numbers. "" is before every other ID.
 func compareIDs(a, b string) int {
 	aMs, aSeq, _ := strings.Cut(a, "-")
 	bMs, bSeq, _ := strings.Cut(b, "-")
@@ -215,7 +218,7 @@ func show(f fields) string {
 	return strings.Join(out, " ")
 }
 
-// atoi is 0 for what is no number.
+// atoi returns 0 for text that is not a number.
 func atoi(text string) int64 {
 	n, _ := strconv.ParseInt(text, 10, 64)
 	return n

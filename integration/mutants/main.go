@@ -1,11 +1,12 @@
-// Command mutants takes guards out of duestream, one at a time, in a copy of the source tree, and sees whether the tests notice:
-// a proof that cannot fail proves nothing. It prints a table, and its exit status is 1 when a mutant survives.
+// Command mutants removes guards from duestream, one at a time, in a copy of the source tree, and checks whether the
+// tests notice. A test that cannot fail proves nothing. It prints a table, and its exit status is 1 when a mutant
+// survives.
 //
-//	go run ./integration/mutants                 all of them, each against the tests named beside it
-//	go run ./integration/mutants -only guard     those whose name contains the word
-//	go run ./integration/mutants -list           what there is
+//	go run ./integration/mutants                 run all of them, each against the tests in its row
+//	go run ./integration/mutants -only guard     run those whose name contains the word
+//	go run ./integration/mutants -list           list them
 //
-// It needs what the tests need, and some minutes.
+// It needs the same programs as the tests, and takes some minutes.
 package main
 
 import (
@@ -80,8 +81,8 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// mutant is one guard taken out: in file, the text old (which must be there exactly so many times as changes says, once if zero)
-// becomes new; test are the arguments of go test that should fail then.
+// mutant is one removed guard. In file, the text old becomes new; old must be there exactly as many times as changes
+// says, or once if that is zero. test are the arguments of the go test run that should then fail.
 type mutant struct {
 	name, file string
 	old, new   string
@@ -89,7 +90,8 @@ type mutant struct {
 	test       []string
 }
 
-// try runs the mutant's tests in a copy of the tree. Caught: they failed, and not because the copy does not build.
+// try runs the mutant's tests in a copy of the tree. The mutant is caught if the tests fail. An error means that the
+// copy does not build, or that no test ran.
 func (m mutant) try(ctx context.Context, root string) (said []byte, caught bool, err error) {
 	dir, err := os.MkdirTemp("", "duestream-mutant-")
 	if err != nil {
@@ -128,7 +130,7 @@ func (m mutant) apply(dir string) error {
 	return os.WriteFile(path, []byte(strings.ReplaceAll(string(text), m.old, m.new)), 0o644)
 }
 
-// copyTree copies all files but those of git and what was built.
+// copyTree copies all files except those of git and the built ones.
 func copyTree(to, from string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -158,7 +160,8 @@ func copyTree(to, from string) error {
 	})
 }
 
-// complaint returns what a test said first is wrong, for a cell of a table: of a campaign the columns that should be zero.
+// complaint returns the first failure that a test reported, for a cell of the table. For a campaign, it returns the
+// columns that should be zero.
 func complaint(said []byte) string {
 	for line := range strings.Lines(string(said)) {
 		_, text, ok := strings.Cut(line, ".go:")
@@ -182,7 +185,7 @@ func complaint(said []byte) string {
 	return ""
 }
 
-// allMutants are the rows of all tables.
+// allMutants returns the rows of all tables.
 func allMutants() []mutant {
 	return slices.Concat(mutants, moreMutants, producingMutants, historyMutants, retriesMutants, handlerMutants, tracingMutants,
 		metricsMutants, healthMutants, flowMutants, recurrenceMutants, turnsMutants, keyMutants, pushMutants,

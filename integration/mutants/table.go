@@ -1,6 +1,7 @@
 package main
 
-// What is to notice a mutant. The campaign is the short one, with a random seed unless DUESTREAM_TEST_SEED is set.
+// These are the tests that should notice a mutant. The campaign is the short one, with a random seed unless
+// DUESTREAM_TEST_SEED is set.
 var (
 	campaign = []string{"-run", "TestCampaign$", "./integration/campaign"}
 	model    = []string{"./integration/model", "-rapid.nofailfile", "-rapid.shrinktime=5s"}
@@ -45,7 +46,7 @@ var mutants = []mutant{
 		test: campaign,
 	},
 
-	// What a campaign meets too seldom to be sure of, the model or the crash points find.
+	// The campaign reaches these cases too rarely, so the model or the crash points test them.
 	{
 		name: "trim frees what was not delivered", file: "lua/lib/free.lua",
 		old:  "  if not bound or less(own, bound) then bound = own end\n",

@@ -1,6 +1,6 @@
 package main
 
-// flowMutants are those of what changes many messages, and of how workers choose among queues.
+// flowMutants are about changing many messages, and about how workers choose among queues.
 var flowMutants = []mutant{
 	{
 		name: "what expires is not due", file: "lua/expire.lua",

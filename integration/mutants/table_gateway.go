@@ -1,6 +1,6 @@
 package main
 
-// gatewayMutants are those of what a gateway counts against a rate, and of what is moved from lmstfy.
+// gatewayMutants are about what a gateway counts against a rate, and about the import from lmstfy.
 var gatewayMutants = []mutant{
 	{
 		name: "a receive makes any number of groups", file: "stream/pull/group.go",

@@ -1,6 +1,6 @@
 package main
 
-// handlerMutants are of the time limit of handlers.
+// handlerMutants are about the time limit of handlers.
 var handlerMutants = []mutant{
 	{
 		name: "a handler that ignores its context is never abandoned", file: "stream/handlertimeout.go",

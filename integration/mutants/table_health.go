@@ -1,6 +1,6 @@
 package main
 
-// healthMutants are those of advice, probes and log lines.
+// healthMutants are about advice, probes and log lines.
 var healthMutants = []mutant{
 	{
 		name: "a flood of lines is written as a whole", file: "internal/loop/floods.go",

@@ -1,6 +1,6 @@
 package main
 
-// historyMutants are of what scripts tell of themselves.
+// historyMutants are about the history that scripts record.
 var historyMutants = []mutant{
 	{
 		name: "a cancelled message is not told of", file: "lua/cancel.lua",

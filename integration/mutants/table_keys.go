@@ -1,6 +1,6 @@
 package main
 
-// keyMutants are those of messages with a key.
+// keyMutants are about messages with a key.
 var keyMutants = []mutant{
 	{
 		name: "a retry does not keep the key of its entry", file: "lua/lib/key.lua",

@@ -1,6 +1,6 @@
 package main
 
-// metricsMutants are those of metrics.
+// metricsMutants are about metrics.
 var metricsMutants = []mutant{
 	{
 		name: "queues beyond the bound get series of their own", file: "bridge/metrics/names.go",

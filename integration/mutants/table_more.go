@@ -1,6 +1,6 @@
 package main
 
-// moreMutants goes on where mutants ends.
+// moreMutants continues mutants.
 var moreMutants = []mutant{
 	{
 		name: "a failure behind a part that was done counts as nothing done", file: "lua/errors.go",

@@ -1,6 +1,6 @@
 package main
 
-// producingMutants are of what takes messages into the schedule.
+// producingMutants are about scheduling messages.
 var producingMutants = []mutant{
 	{
 		name: "a lost reply is repeated as another call", file: "scheduler/producer/group_commit.go",

@@ -1,6 +1,6 @@
 package main
 
-// pushMutants are those of callbacks: where a request may go, and what a target that is down costs.
+// pushMutants are about callbacks: where a request may go, and what a target that is down costs.
 var pushMutants = []mutant{
 	{
 		name: "commands of who may not MULTI are executed", file: "lua/transact.go",

@@ -1,6 +1,6 @@
 package main
 
-// recurrenceMutants are those of what recurs: when, and planned how often.
+// recurrenceMutants are about recurrences: when a message is due, and how often it is planned.
 var recurrenceMutants = []mutant{
 	{
 		name: "a planner does not look whether another has planned", file: "lua/plan.lua",

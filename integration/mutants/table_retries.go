@@ -1,6 +1,6 @@
 package main
 
-// retriesMutants are of how often, how soon and how long messages are tried.
+// retriesMutants are about how often, how soon and how long messages are retried.
 var retriesMutants = []mutant{
 	{
 		name: "the policy's delays win over those of the message", file: "lua/lib/exit.lua",

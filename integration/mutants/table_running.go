@@ -1,6 +1,6 @@
 package main
 
-// runningMutants are those of cancelling what is ready or running.
+// runningMutants are about cancelling messages that are ready or running.
 var runningMutants = []mutant{
 	{
 		name: "a failure of a cancelled delivery is tried again", file: "lua/retry.lua",

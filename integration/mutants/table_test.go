@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A row whose text is no longer in its file, or whose test is not where it says, takes out no guard: it would be noticed only by
-// a run of all of them.
+// A row has no effect if its text is no longer in its file, or if its test is not where it says. Only a run of all
+// mutants would show that.
 func TestEveryMutantFindsItsPlace(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range allMutants() {
@@ -34,7 +34,7 @@ func TestEveryMutantFindsItsPlace(t *testing.T) {
 	}
 }
 
-// The page that says what became of mutants names those that there are.
+// The page that reports the results of the mutants only names mutants that exist.
 func TestTheDocumentedMutantsAreThere(t *testing.T) {
 	names := map[string]bool{}
 	for _, m := range allMutants() {

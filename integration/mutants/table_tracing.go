@@ -1,6 +1,6 @@
 package main
 
-// tracingMutants are guards of traces.
+// tracingMutants are about traces.
 var tracingMutants = []mutant{
 	{
 		name: "an action with half a traceparent is taken", file: "lua/retry.lua",

@@ -1,6 +1,6 @@
 package main
 
-// turnsMutants are of messages with keys.
+// turnsMutants are about turns of messages with keys.
 var turnsMutants = []mutant{
 	{
 		name: "a second message of a key goes on", file: "lua/lib/key.lua",

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// WithoutPings keeps the client from pinging idle connections, as the bridge does.
+// WithoutPings keeps the client from pinging idle connections. The bridge does the same.
 func WithoutPings(o *rueidis.ClientOption) {
 	o.Dialer = net.Dialer{KeepAlive: 30 * time.Second, Timeout: time.Second}
 	o.ConnWriteTimeout = 10 * time.Second
@@ -35,7 +35,7 @@ func Entries(t *testing.T, c rueidis.Client, prefix, queue string) []lua.Entry {
 	return out
 }
 
-// Integer sends a command that answers with a number.
+// Integer runs a command that answers with a number.
 func Integer(t *testing.T, c rueidis.Client, args ...string) int64 {
 	t.Helper()
 	n, err := c.Do(t.Context(), c.B().Arbitrary(args...).Build()).AsInt64()
@@ -45,7 +45,7 @@ func Integer(t *testing.T, c rueidis.Client, args ...string) int64 {
 	return n
 }
 
-// Text sends a command that answers with a string.
+// Text runs a command that answers with a string.
 func Text(t *testing.T, c rueidis.Client, args ...string) string {
 	t.Helper()
 	s, err := c.Do(t.Context(), c.B().Arbitrary(args...).Build()).ToString()
@@ -55,7 +55,7 @@ func Text(t *testing.T, c rueidis.Client, args ...string) string {
 	return s
 }
 
-// Do sends a command.
+// Do runs a command.
 func Do(t *testing.T, c rueidis.Client, args ...string) {
 	t.Helper()
 	if err := c.Do(t.Context(), c.B().Arbitrary(args...).Build()).Error(); err != nil {
@@ -63,7 +63,7 @@ func Do(t *testing.T, c rueidis.Client, args ...string) {
 	}
 }
 
-// Now is the time by the server's clock.
+// Now returns the time of the server's clock.
 func Now(t *testing.T, c rueidis.Client) time.Time {
 	t.Helper()
 	now, err := c.Do(t.Context(), c.B().Time().Build()).AsIntSlice()
@@ -81,8 +81,8 @@ func PublishCount(t *testing.T, c rueidis.Client, prefix, queue string, count in
 	}
 }
 
-// EventuallyRegistered waits until the registry says so of a queue. A count that it must not have is never taken away, and not
-// waited for.
+// EventuallyRegistered waits until the registry has these partition counts for a queue. It fails at once if the
+// registry has any other count, because a count is never removed.
 func EventuallyRegistered(t *testing.T, c rueidis.Client, prefix, queue, counts string) {
 	t.Helper()
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -96,7 +96,7 @@ func EventuallyRegistered(t *testing.T, c rueidis.Client, prefix, queue, counts 
 	})
 }
 
-// IDOf returns an ID that goes to a partition.
+// IDOf returns an ID that belongs to a partition.
 func IDOf(counts lua.Counts, partition int) string {
 	for i := 0; ; i++ {
 		if id := fmt.Sprint("order-", i); counts.Of(id) == partition {

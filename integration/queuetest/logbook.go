@@ -15,7 +15,7 @@ type LogBook struct {
 	lines []string
 }
 
-// Write takes a line of the logger.
+// Write records a line of the logger.
 func (b *LogBook) Write(line []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -23,12 +23,12 @@ func (b *LogBook) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Logger returns a logger of all levels that writes here.
+// Logger returns a logger of all levels that writes to b.
 func (b *LogBook) Logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// Count returns how many lines hold a text.
+// Count returns how many lines contain a text.
 func (b *LogBook) Count(text string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -40,7 +40,7 @@ func (b *LogBook) Count(text string) (n int) {
 	return n
 }
 
-// Lines returns the lines that hold a text.
+// Lines returns the lines that contain a text.
 func (b *LogBook) Lines(text string) (lines []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,7 +52,7 @@ func (b *LogBook) Lines(text string) (lines []string) {
 	return lines
 }
 
-// Turns returns what a log says of one condition, in order.
+// Turns returns, in order, whether each line says that something is failing or works again.
 func (b *LogBook) Turns() (said []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

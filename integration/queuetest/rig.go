@@ -1,5 +1,6 @@
-// Package queuetest drives a queue by hand: what a producer, a person with redis-cli and a worker in another language do to it.
-// Tests of the packages that work on queues share it. It knows the scripts and the test servers, and nothing above them.
+// Package queuetest works on a queue by hand. It does what a producer, a person with redis-cli, or a worker in
+// another language does. The tests of several packages share it. It uses the scripts and the test servers, and
+// nothing above them.
 package queuetest
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Rig is a queue on a server, driven by hand: no bridge runs. Its methods end the test at the first error.
+// Rig is a queue on a server, used by hand: no bridge runs. Its methods end the test at the first error.
 type Rig struct {
 	T                *testing.T
 	Server           *redistest.Server
@@ -27,7 +28,7 @@ type Rig struct {
 	Keys             lua.Keys
 }
 
-// New returns a queue of its own on a server.
+// New returns a new queue on a server.
 func New(t *testing.T, s *redistest.Server) *Rig {
 	t.Helper()
 	r := &Rig{T: t, Server: s, Prefix: s.Prefix(t), Queue: redistest.Queue(t)}
@@ -59,7 +60,7 @@ func (r *Rig) Number(args ...string) int64 {
 	return n
 }
 
-// Groups creates consumer groups, which get every entry there is and will be.
+// Groups creates consumer groups that get every entry, including those that exist already.
 func (r *Rig) Groups(names ...string) {
 	r.T.Helper()
 	for _, name := range names {
@@ -102,7 +103,7 @@ func (r *Rig) Take(group, consumer string, n int) []string {
 	return ids
 }
 
-// Xack is a plain XACK.
+// Xack acknowledges entries with plain XACK.
 func (r *Rig) Xack(group string, ids ...string) {
 	r.T.Helper()
 	for len(ids) > 0 {
@@ -112,7 +113,7 @@ func (r *Rig) Xack(group string, ids ...string) {
 	}
 }
 
-// Age makes entries look idle for an hour. It counts no delivery.
+// Age makes entries look idle for an hour. It does not count as a delivery.
 func (r *Rig) Age(group, consumer string, ids ...string) {
 	r.T.Helper()
 	for len(ids) > 0 {
@@ -165,8 +166,8 @@ func (r *Rig) DrainAll() {
 	})
 }
 
-// Pending is how many entries the group holds; -1 when there is no such group, as long as a worker that starts is about to create
-// it.
+// Pending returns how many entries the group holds, or -1 if there is no such group. The latter is so until a worker
+// that starts has created it.
 func (r *Rig) Pending(group string) int64 {
 	r.T.Helper()
 	reply, err := r.Client.Do(context.WithoutCancel(r.T.Context()),
@@ -181,7 +182,7 @@ func (r *Rig) Pending(group string) int64 {
 	return n
 }
 
-// Length is how many entries a stream has.
+// Length returns how many entries a stream has.
 func (r *Rig) Length(key string) int64 {
 	r.T.Helper()
 	n, err := r.Client.Do(context.WithoutCancel(r.T.Context()), r.Client.B().Xlen().Key(key).Build()).AsInt64()
@@ -191,20 +192,20 @@ func (r *Rig) Length(key string) int64 {
 	return n
 }
 
-// Part is the rig of one partition.
+// Part returns the rig of one partition.
 func (r *Rig) Part(i int) *Rig { return r.On(lua.PartitionName(r.Queue, i)) }
 
-// On is the rig of another queue, on the same server and connections.
+// On returns the rig of another queue, with the same server and connections.
 func (r *Rig) On(queue string) *Rig {
 	one := *r
 	one.Queue, one.Keys = queue, lua.NewKeys(r.Prefix, queue)
 	return &one
 }
 
-// GroupNames returns the names of the groups, in order; none of a stream that is not there.
+// GroupNames returns the sorted names of the groups. It returns none if there is no stream.
 func (r *Rig) GroupNames() []string { return r.names("XINFO", "GROUPS", r.Keys.Stream) }
 
-// Consumers returns the names of a group's consumers, in order, also the reclaimer's own.
+// Consumers returns the sorted names of a group's consumers, including the reclaimer's own.
 func (r *Rig) Consumers(group string) []string {
 	return r.names("XINFO", "CONSUMERS", r.Keys.Stream, group)
 }
@@ -233,7 +234,7 @@ func (r *Rig) names(args ...string) []string {
 	return names
 }
 
-// DeadIn adds a letter to a partition at a time.
+// DeadIn adds a dead letter to a partition, with a time in Unix ms.
 func (r *Rig) DeadIn(partition, ms int, id string) {
 	r.T.Helper()
 	p := r.Part(partition)
@@ -241,7 +242,7 @@ func (r *Rig) DeadIn(partition, ms int, id string) {
 		"dead_letter", "dead_ms", fmt.Sprint(ms))
 }
 
-// Next drains, delivers what is ready to the group, acknowledges it, and returns it.
+// Next drains the queue, delivers the ready entries to the group, acknowledges them, and returns them.
 func (r *Rig) Next(group string) (all []lua.Entry) {
 	r.T.Helper()
 	r.DrainAll()
@@ -267,18 +268,18 @@ func (r *Rig) Texts(words ...string) []string {
 	return list
 }
 
-// BridgeLives writes a heartbeat as a bridge does, or takes all of them away.
+// BridgeLives writes a heartbeat as a bridge does, or deletes all heartbeats.
 func (r *Rig) BridgeLives(lives bool) {
 	r.T.Helper()
 	key := lua.NewGlobals(r.Prefix).Bridges
 	r.Do("DEL", key)
-	r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "somebody else's") // is no bridge
+	r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "somebody else's") // not a bridge
 	if lives {
 		r.Do("ZADD", key, fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), lua.NewIdentity("host", 1, "v1").String())
 	}
 }
 
-// EventuallyLength waits until the stream has so many entries.
+// EventuallyLength waits until the stream has n entries.
 func (r *Rig) EventuallyLength(n int64) {
 	r.T.Helper()
 	redistest.Eventually(r.T, 10*time.Second, func() (bool, string) {
@@ -287,7 +288,7 @@ func (r *Rig) EventuallyLength(n int64) {
 	})
 }
 
-// Kill makes messages ready, and dead-letters each for the group with the error given.
+// Kill makes messages ready, and makes a dead letter of each for the group, with the given error.
 func (r *Rig) Kill(group, reason, text string, ids ...string) {
 	r.T.Helper()
 	r.Groups(group)

@@ -4,8 +4,9 @@ package redistest
 
 import "syscall"
 
-// childAttr: no parent-death signal here, so a killed test process leaves its server running.
+// childAttr returns no attributes. There is no parent-death signal here, so a killed test process leaves its server
+// running.
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }
 
-// childGroup: nothing to be had here.
+// childGroup returns no attributes, because none of this exists here.
 func childGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -15,7 +15,8 @@ const howToGetClock = `no server whose clock can be stepped. It needs Linux, a C
 libc6-dev) and redis-server or valkey-server on the PATH (apt-get install redis-server); a container's clock is the machine's. What was tried:
 `
 
-// Clock is the wall clock of a server of a test's own. The server's monotonic clock runs on as it is, as with a real step.
+// Clock is the wall clock of a server that belongs to one test. The server's monotonic clock is not affected, as with
+// a real step of a clock.
 type Clock struct {
 	t    testing.TB
 	file *os.File
@@ -23,11 +24,11 @@ type Clock struct {
 	by   time.Duration
 }
 
-// OwnClock returns what [Own] does, as a child process whose wall clock the test may step while it runs. It fails the test,
-// saying what to do, when that cannot be had.
+// OwnClock starts a child process as [Own] does, and the test may step its wall clock while it runs. If that is not
+// possible, it fails the test and says what to do.
 func OwnClock(t testing.TB, args ...string) (*Server, *Clock) {
 	t.Helper()
-	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server is gone
+	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server has ended
 	library, err := clockLibrary()
 	if err != nil {
 		t.Fatalf("redistest: %s%v", howToGetClock, err)
@@ -64,7 +65,7 @@ func startClocked(dir string, args []string, env ...string) (*Server, error) {
 	return serverOf(p, port, "process with a clock of its own", "process", "")
 }
 
-// Step moves the clock, forward or back, by whole seconds.
+// Step moves the clock forward or back, by whole seconds.
 func (c *Clock) Step(by time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,14 +73,15 @@ func (c *Clock) Step(by time.Duration) {
 	c.write()
 }
 
-// By returns how far the server's clock is ahead of this process's.
+// By returns how far the server's clock is ahead of this process's clock.
 func (c *Clock) By() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.by
 }
 
-// write puts the step where the server reads it: in one write of eight bytes, so that no half of it is ever seen.
+// write puts the step where the server reads it, in one write of eight bytes, so that the server never sees half of
+// it.
 func (c *Clock) write() {
 	seconds := binary.NativeEndian.AppendUint64(nil, uint64(int64(c.by/time.Second)))
 	if _, err := c.file.WriteAt(seconds, 0); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// What a step of the clock must reach for a test of it to mean anything: TIME, TIME inside scripts, stream IDs and idle times.
-// What it must not reach: the monotonic clock, by which a server waits.
+// A step of the clock must change TIME, TIME inside scripts, stream IDs and idle times, or tests with it would show
+// nothing. It must not change the monotonic clock, which the server uses to wait.
 func TestClockStepsWhatTheServerTellsTheTimeBy(t *testing.T) {
 	t.Parallel()
 	s, clock := OwnClock(t)

@@ -14,29 +14,29 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Slots is how many a cluster has.
+// Slots is how many slots a cluster has.
 const Slots = 16384
 
-// FailsOver are the arguments of a cluster whose masters are to be replaced quickly: one that does not answer for a second is, by
-// a replica of its own. On a busy machine a node that is well may not answer for so long, and with too few masters left a cluster
-// refuses everything; so only a test that waits for a failover asks for it.
+// FailsOver are the arguments of a cluster that replaces a master quickly, by one of its replicas, when it does not
+// answer for a second. On a busy machine a healthy node may not answer for that long, and a cluster with too few
+// masters refuses everything. So only a test that waits for a failover uses them.
 var FailsOver = []string{nodeTimeout, "1000"}
 
 const (
 	nodeTimeout = "--cluster-node-timeout"
-	calmTimeout = "5000" // of all others, in ms: nodes that nobody has killed are slow at most
+	calmTimeout = "5000" // for all other clusters, in ms: a node that nobody has killed may only be slow
 )
 
-// ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one with [FailsOver], is replaced by a
-// replica of its own, if it has one.
+// ClusterNodes is a Redis Cluster. A master that does not answer for five seconds, or one second with [FailsOver], is
+// replaced by one of its replicas, if it has any.
 type ClusterNodes struct {
 	t       testing.TB
-	Servers []*Server // first the masters of the start, then their replicas in turn
+	Servers []*Server // first the initial masters, then their replicas in turn
 	ids     []string
 }
 
-// Cluster starts a cluster of masters, each with so many replicas, as child processes, and returns when all nodes agree and every
-// replica is in sync. A master without a replica that dies takes down its own slots only.
+// Cluster starts a cluster of masters as child processes, each with this many replicas. It returns when all nodes
+// agree and every replica is in sync. When a master without a replica dies, only its own slots go down.
 func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes {
 	t.Helper()
 	c := &ClusterNodes{t: t}
@@ -51,7 +51,7 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 			s.Do(t, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*Slots/masters), strconv.Itoa((i+1)*Slots/masters-1))
 		}
 	}
-	for i, s := range c.Servers[1:] { // each meets each: gossip would tell them of the others within seconds
+	for i, s := range c.Servers[1:] { // each node meets every other, because gossip would take seconds
 		bus := c.bus(s)
 		for _, other := range c.Servers[:i+1] {
 			other.Do(t, "CLUSTER", "MEET", "127.0.0.1", port(s), bus)
@@ -72,7 +72,7 @@ func Cluster(t testing.TB, masters, replicas int, args ...string) *ClusterNodes 
 			return err == nil && f["master_link_status"] == "up", fmt.Sprint(f, err)
 		})
 	}
-	// Gossip: every node must know every replica, or a failover finds none to promote.
+	// Gossip takes a while. Every node must know every replica, or a failover finds none to promote.
 	c.until(func(s *Server) (bool, string) {
 		nodes, err := s.ask("CLUSTER", "NODES")
 		return err == nil && strings.Count(nodes, "slave ") == masters*replicas && !strings.Contains(nodes, "handshake"), nodes
@@ -94,7 +94,7 @@ func (c *ClusterNodes) bus(s *Server) string {
 	return ""
 }
 
-// Settled waits until every slot is served and all living nodes say so.
+// Settled waits until every slot is served and all running nodes say so.
 func (c *ClusterNodes) Settled() {
 	c.t.Helper()
 	c.until(func(s *Server) (bool, string) {
@@ -110,7 +110,7 @@ func (c *ClusterNodes) until(condition func(*Server) (bool, string)) {
 	}
 }
 
-// fields returns a reply that has lines like those of INFO.
+// fields returns a reply whose lines have the form of INFO.
 func (s *Server) fields(args ...string) (map[string]string, error) {
 	text, err := s.ask(args...)
 	fields := map[string]string{}
@@ -122,7 +122,7 @@ func (s *Server) fields(args ...string) (map[string]string, error) {
 	return fields, err
 }
 
-// URL returns the address as bridge.Dial takes it.
+// URL returns the address in the form that bridge.Dial takes.
 func (c *ClusterNodes) URL() string {
 	u := c.Servers[0].URL() + "?"
 	for _, s := range c.Servers[1:] {
@@ -157,7 +157,7 @@ func (c *ClusterNodes) living() *Server {
 	return nil
 }
 
-// Owner returns the master that serves a slot, as the living nodes see it; nil when none does.
+// Owner returns the master that serves a slot, as the running nodes see it, or nil if none does.
 func (c *ClusterNodes) Owner(slot int) *Server {
 	for _, s := range c.Servers {
 		if s.Role() == "master" && s.serves(slot) {
@@ -167,7 +167,7 @@ func (c *ClusterNodes) Owner(slot int) *Server {
 	return nil
 }
 
-// serves reports whether a node itself says that a slot is its own.
+// serves reports whether a node itself says that it serves a slot.
 func (s *Server) serves(slot int) bool {
 	nodes, err := s.ask("CLUSTER", "NODES")
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Server) serves(slot int) bool {
 	return false
 }
 
-// Replica returns a replica of the given master; nil when it has none that answers.
+// Replica returns a replica of the given master, or nil if it has none that answers.
 func (c *ClusterNodes) Replica(master *Server) *Server {
 	for _, s := range c.Servers {
 		if f, err := s.info("replication"); err == nil && f["role"] == "slave" && f["master_port"] == port(master) {
@@ -212,8 +212,8 @@ func (c *ClusterNodes) id(s *Server) string {
 	panic("redistest: not a node of this cluster")
 }
 
-// Migrate moves a slot to another master while it is in use: a key at a time, with between called after each step, also after the
-// one that only declares the move.
+// Migrate moves a slot to another master while it is in use, one key at a time. It calls between after each step, and
+// also after the step that only declares the move.
 func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) {
 	c.t.Helper()
 	from := c.Owner(slot)
@@ -226,7 +226,7 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		what  string
 		other string
 	}{{to, "IMPORTING", c.id(from)}, {from, "MIGRATING", c.id(to)}} {
-		// a node that was promoted a moment ago is no master to all others yet
+		// Other nodes may not know yet that a node was promoted.
 		Eventually(c.t, topologyReady, func() (bool, string) {
 			_, err := declare.at.ask("CLUSTER", "SETSLOT", number, declare.what, declare.other)
 			return err == nil, fmt.Sprint(err)
@@ -257,17 +257,17 @@ func (c *ClusterNodes) Migrate(slot int, to *Server, between func()) (keys int) 
 		keys++
 		between()
 	}
-	// The receiver first: a crash in between leaves nobody without an owner.
+	// The receiver first: a crash in between then leaves no slot without an owner.
 	for _, s := range append([]*Server{to, from}, c.masters(to, from)...) {
 		s.Do(c.t, "CLUSTER", "SETSLOT", number, "NODE", c.id(to))
 	}
 	return keys
 }
 
-// Masters returns the living masters.
+// Masters returns the running masters.
 func (c *ClusterNodes) Masters() []*Server { return c.masters() }
 
-// Switch has a replica of the slot's master take over in agreement with it: nothing is lost.
+// Switch lets a replica of the slot's master take over in agreement with the master, so that nothing is lost.
 func (c *ClusterNodes) Switch(slot int) {
 	c.t.Helper()
 	master := c.Owner(slot)
@@ -278,7 +278,7 @@ func (c *ClusterNodes) Switch(slot int) {
 	replica.Do(c.t, "CLUSTER", "FAILOVER")
 }
 
-// Follows waits until a node is a replica of another one and has everything that this has had so far.
+// Follows waits until a node is a replica of another one and has everything that the other node has received so far.
 func (c *ClusterNodes) Follows(replica, master *Server) {
 	c.t.Helper()
 	Eventually(c.t, topologyReady, func() (bool, string) {
@@ -288,7 +288,7 @@ func (c *ClusterNodes) Follows(replica, master *Server) {
 	})
 }
 
-// masters returns the living masters, without the given ones.
+// masters returns the running masters without the given ones.
 func (c *ClusterNodes) masters(without ...*Server) []*Server {
 	var found []*Server
 next:
@@ -305,7 +305,7 @@ next:
 	return found
 }
 
-// Promoted waits until another node than the given one serves the slot.
+// Promoted waits until another node than the given one serves the slot, and returns it.
 func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 	c.t.Helper()
 	var owner *Server
@@ -316,7 +316,7 @@ func (c *ClusterNodes) Promoted(slot int, instead *Server) *Server {
 	return owner
 }
 
-// Forgets waits until no living node tells clients of a node that does not answer.
+// Forgets waits until no running node tells clients of a node that does not answer.
 func (c *ClusterNodes) Forgets(gone *Server) {
 	c.t.Helper()
 	for _, s := range c.Servers {

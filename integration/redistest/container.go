@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest/wire"
 )
 
-// container is a server in a Docker container whose port is bound to a fixed port of 127.0.0.1.
+// container is a server in a Docker container, whose port is bound to a fixed port of 127.0.0.1.
 type container struct {
 	id      string
 	port    int
@@ -27,8 +27,8 @@ type container struct {
 	paused bool
 }
 
-// startContainer runs an image. With a data directory the container can be killed and started again, and keeps its data there;
-// without one, the engine removes it as soon as it ends.
+// startContainer runs an image. With a data directory, the container can be killed and started again, and keeps its
+// data there. Without one, the engine removes the container as soon as it ends.
 func startContainer(image, dataDir string, args []string, env ...string) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
@@ -74,8 +74,8 @@ func (c *container) ready() error {
 	return awaitReady(rueidis.ClientOption{InitAddress: []string{addr}}, 0, readyTimeout, nil)
 }
 
-// lifetime is how long a container may live: a minute longer than go test lets this process live, an hour when it sets
-// no limit.
+// lifetime returns how long a container may live: a minute longer than the timeout of go test, or an hour when there
+// is none.
 func lifetime() time.Duration {
 	if f := flag.Lookup("test.timeout"); f != nil {
 		if d, err := time.ParseDuration(f.Value.String()); err == nil && d > 0 {

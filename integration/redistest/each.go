@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Each runs f as a subtest for the shared server, and for two images of [Images] that the local Docker engine has: one more Redis
-// and one Valkey, by turns of days, so that each of them has its day within three; for all where DUESTREAM_TEST_ONLY is "all".
-// An image is started once per process, by the first test that gets to it, and shared; images that are not there are named in one
-// log line. Subtests are named after the image ("redis:7.0", "valkey:8.1"); a shared server that is not a container is named
-// "process" or "url".
+// Each runs f as a subtest on the shared server, and on two images of [Images] that the local Docker engine has: one
+// of Redis and one of Valkey. These change from day to day, so that each image is used within three days. With
+// DUESTREAM_TEST_ONLY=all, f runs on all images. The first test that needs an image starts it, and all tests of the
+// process share it. One log line names the images that are missing. Subtests have the name of the image ("redis:7.0",
+// "valkey:8.1"), or "process" or "url" if the shared server is not a container.
 //
-// DUESTREAM_TEST_ONLY has it run for those of a comma-separated list of images, subtest names, or "shared", and for no others. It
-// fails the test when nothing is left to run on.
+// DUESTREAM_TEST_ONLY can also be a comma-separated list of images, subtest names, or "shared": f then runs on these
+// only. Each fails the test when no server is left to run on.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	only := strings.FieldsFunc(os.Getenv(EnvOnly), func(r rune) bool { return r == ',' || r == ' ' })
@@ -31,7 +31,7 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 		ran++
 		t.Run(s.short, func(t *testing.T) { f(t, s) })
 	}
-	if err := engine(); errors.Is(err, errHelper) { // nobody knows which images are there
+	if err := engine(); errors.Is(err, errHelper) { // nobody knows which images there are
 		t.Fatalf("redistest: %v", err)
 	}
 	var there, absent []string
@@ -65,7 +65,7 @@ func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	}
 }
 
-// today counts days, the same for all tests of a process.
+// today counts days. It has the same value for all tests of a process.
 var today = sync.OnceValue(func() int { return int(time.Now().Unix() / (24 * 60 * 60)) })
 
 // turns returns the images of a day: one of each product.

@@ -10,27 +10,28 @@ import (
 	"github.com/duestream/duestream/integration/redistest/wire"
 )
 
-const pullRetry = 10 * time.Minute // after a failed pull, other test processes do not try again for so long
+const pullRetry = 10 * time.Minute // after a failed pull, other test processes wait this long before they try again
 
-// Images are the server images that [Each] looks for, the preferred one first. All are optional; docs/OPERATIONS.md tells how
-// they differ.
+// Images are the server images that [Each] looks for, with the preferred one first. All are optional.
+// docs/OPERATIONS.md describes how they differ.
 func Images() []string {
 	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1", "redis:8.6", "valkey/valkey:8.0"}
 }
 
-// engine says why there is no local Docker engine; nil when there is one.
+// engine returns why there is no local Docker engine, or nil if there is one.
 func engine() error {
 	_, err := ask(wire.Request{Op: wire.Engine})
 	return err
 }
 
-// hasImage reports whether there is a local engine that has an image.
+// hasImage reports whether a local engine has an image.
 func hasImage(image string) bool {
 	there, err := ask(wire.Request{Op: wire.Has, Subject: image})
 	return err == nil && there != ""
 }
 
-// chooseImage returns the preferred image when it is there, else another one that is, else one that could be pulled.
+// chooseImage returns the preferred image if it is there, otherwise another one that is there, otherwise one that it
+// could pull.
 func chooseImage(preferred string) (string, error) {
 	if err := engine(); err != nil {
 		return preferred, err
@@ -50,8 +51,8 @@ func chooseImage(preferred string) (string, error) {
 	return image, pull(image)
 }
 
-// pull fetches an image within a minute. Test processes take turns, and a failure is remembered for all of them, so that a
-// machine without a registry does not pay for it in every package.
+// pull fetches an image within a minute. Test processes take turns. A failure is remembered for all of them, so that
+// a machine without a registry does not wait for the timeout in every package.
 func pull(image string) error {
 	return withMachineLock(func() error {
 		if hasImage(image) {
@@ -64,7 +65,7 @@ func pull(image string) error {
 				image, st.ModTime().Format(time.TimeOnly), pullRetry, failed)
 		}
 		if _, err := ask(wire.Request{Op: wire.Pull, Subject: image}); err != nil {
-			_ = os.WriteFile(failed, []byte(err.Error()), 0o600) // only saves time
+			_ = os.WriteFile(failed, []byte(err.Error()), 0o600) // it only saves time
 			return fmt.Errorf("pull %s: %w", image, err)
 		}
 		return nil
@@ -77,5 +78,5 @@ func ownerLabel() string {
 	return host + "/" + strconv.Itoa(os.Getpid())
 }
 
-// shortName is the image without its account, because a slash in a subtest's name would split it for -run.
+// shortName is the image without its account, because -run would split a subtest's name at a slash.
 func shortName(image string) string { return image[strings.LastIndex(image, "/")+1:] }

@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// How much longer than it says Eventually waits before it calls something stuck. A test names the time within which a thing
-// happens on a machine with nothing else to do; one that does ten things at once is slow, and slow is no failure.
+// These say how much longer than its timeout Eventually waits before it fails. The timeout is what something takes on
+// a machine with nothing else to do. A busy machine is slower, and that is not a failure.
 const (
-	patience     = 3 // times the timeout, with nothing new
-	mostPatience = 8 // times the timeout, as long as why changes: it comes nearer
+	patience     = 3 // times the timeout, while why does not change
+	mostPatience = 8 // times the timeout, while why changes, which means progress
 )
 
-// Eventually calls condition, at growing intervals of 1 to 50 ms, until it returns true, and fails the test with the last why
-// when nothing has changed for three times the timeout, or it takes more than eight times of it. Condition is called at least
-// once, and always from this goroutine, so it may call t.Fatal. It asserts that something happens, never how soon.
+// Eventually calls condition, at growing intervals of 1 to 50 ms, until it returns true. It fails the test, with the
+// last why, when why has not changed for three times the timeout, or after eight times the timeout. It calls
+// condition at least once, and always from this goroutine, so that condition may call t.Fatal. It checks that
+// something happens, and not how soon.
 func Eventually(t testing.TB, timeout time.Duration, condition func() (ok bool, why string)) {
 	t.Helper()
 	start := time.Now()

@@ -20,7 +20,7 @@ func (f *fakeTB) Errorf(s string, a ...any) { f.failed = true; fmt.Fprintf(&f.lo
 func (f *fakeTB) Fatal(args ...any)         { f.failed = true; fmt.Fprintln(&f.log, args...); runtime.Goexit() }
 func (f *fakeTB) Fatalf(s string, a ...any) { f.Errorf(s, a...); runtime.Goexit() }
 
-// run calls g as a test's function would be, and returns when it has ended.
+// run calls g as a test function is called, and returns when g has ended.
 func (f *fakeTB) run(g func(testing.TB)) {
 	done := make(chan struct{})
 	go func() {

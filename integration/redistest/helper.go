@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest/wire"
 )
 
-// helper is the process that starts containers and in-process servers, by modules that this package does not import: see its
-// package.
+// helper is the process that starts containers and in-process servers. It uses modules that this package does not
+// import: see the helper package.
 type helper struct {
 	mu      sync.Mutex
 	in      *json.Encoder
@@ -23,10 +23,10 @@ type helper struct {
 	waiting map[int]chan wire.Reply // nil when the process has ended
 }
 
-// errHelper: there is no helper process, which is another thing than that there is no Docker engine.
+// errHelper means that there is no helper process. This is different from having no Docker engine.
 var errHelper = errors.New("the helper process of the tests")
 
-// theHelper is the helper of this process, started by the first one who needs it.
+// theHelper is the helper of this process, started by the first caller.
 var theHelper = sync.OnceValues(func() (*helper, error) {
 	cmd := exec.Command("go", "run", "github.com/duestream/duestream/integration/redistest/helper")
 	cmd.Stderr = os.Stderr
@@ -49,14 +49,14 @@ var theHelper = sync.OnceValues(func() (*helper, error) {
 		h.read(out)
 	}()
 	atExit(func() error {
-		_ = in.Close() // it ends with its input
+		_ = in.Close() // it ends when its input ends
 		<-read
 		return cmd.Wait()
 	})
 	return h, nil
 })
 
-// read hands on replies until the process ends.
+// read passes on replies until the process ends.
 func (h *helper) read(out io.Reader) {
 	replies := json.NewDecoder(bufio.NewReader(out))
 	for {
@@ -108,8 +108,8 @@ func ask(r wire.Request) (string, error) {
 	return reply.Text, nil
 }
 
-// InProcess returns an in-process server of the test's own, as duestream dev has one: an imitation in another process, that ends
-// with the test.
+// InProcess returns an in-process server for one test, of the kind that duestream dev uses: an imitation of Redis,
+// here in the helper process. It ends with the test.
 func InProcess(t testing.TB) *Server {
 	t.Helper()
 	addr, err := ask(wire.Request{Op: wire.InProcess})

@@ -25,8 +25,8 @@ func installServer() error {
 		"redis-server")
 }
 
-// Install makes a test have what it needs: when that is not there it installs Debian's packages, and fails the test when that
-// cannot be done either. There tells whether it is there; what names it in the message.
+// Install installs Debian packages that a test needs, unless there says that it already has what it needs. It fails
+// the test if they cannot be installed. what names the need in the message.
 func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	t.Helper()
 	if there() {
@@ -40,8 +40,8 @@ func Install(t testing.TB, what string, there func() bool, packages ...string) {
 	}
 }
 
-// installPackages installs Debian packages without starting services of theirs. Test processes take turns; the later ones find it
-// done.
+// installPackages installs Debian packages without starting their services. Test processes take turns, and the later
+// ones find the packages installed.
 func installPackages(what string, there func() bool, packages ...string) error {
 	if _, err := os.Stat("/etc/debian_version"); err != nil {
 		return fmt.Errorf("no %s, and this is not Debian, where the tests could install it", what)
@@ -70,17 +70,18 @@ func installPackages(what string, there func() bool, packages ...string) error {
 		if err := aptGet(ctx, append([]string{"install", "-y", "--no-install-recommends"}, packages...)...); err != nil {
 			return err
 		}
-		// nor at the next start of the machine. Without systemd there is nothing to disable
+		// The service must not start with the machine either. Without systemd there is nothing to disable.
 		if slices.Contains(packages, "redis-server") {
 			disable := exec.CommandContext(ctx, "deb-systemd-helper", "disable", "redis-server.service")
-			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // it asks whose unit that is
+			disable.Env = append(os.Environ(), "DPKG_MAINTSCRIPT_PACKAGE=redis-server") // whose unit it is
 			_ = disable.Run()
 		}
 		return nil
 	})
 }
 
-// InstallNode has npm install what dir/package.json names, when there tells that it is not there. Test processes take turns.
+// InstallNode runs npm to install what dir/package.json names, unless there says that it is installed. Test processes
+// take turns.
 func InstallNode(t testing.TB, dir string, there func() bool) {
 	t.Helper()
 	if there() {
@@ -107,7 +108,7 @@ func InstallNode(t testing.TB, dir string, there func() bool) {
 func aptGet(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", append([]string{"-qq", "-o", "DPkg::Lock::Timeout=240"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // lets it leave dpkg in order
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // lets it leave dpkg in a clean state
 	cmd.WaitDelay = 20 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		if len(out) > 2000 {
@@ -118,8 +119,8 @@ func aptGet(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// denyServices keeps Debian from starting the service of a package that is being installed, for which it asks
-// policy-rc.d. A policy that is there already is the administrator's and stays.
+// denyServices keeps Debian from starting the service of a package that is being installed. Debian asks policy-rc.d
+// whether it may. A policy that already exists is the administrator's, and stays.
 func denyServices() (restore func(), err error) {
 	f, err := os.OpenFile(policyFile, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, os.ErrExist) {
@@ -138,27 +139,27 @@ func denyServices() (restore func(), err error) {
 	return restore, nil
 }
 
-// withMachineLock runs f while no other test process on this machine runs one.
+// withMachineLock runs f while no other test process on this machine runs such a function.
 func withMachineLock(f func() error) error {
 	lock, err := os.OpenFile(machineFile("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // gives the lock back
+	defer lock.Close() // releases the lock
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
 	return f()
 }
 
-// machineFile names a file that this user's test processes share. The kernel refuses files of other users in a
-// directory like /tmp, hence the number.
+// machineFile names a file that all test processes of this user share. The name contains the user ID, because in a
+// directory like /tmp the kernel refuses files of other users.
 func machineFile(name string) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("duestream-redistest-%d-%s", os.Getuid(), name))
 }
 
-// Program returns the path of redis-server or valkey-server, for a test of something that starts a server by itself. It fails the
-// test when there is none and it cannot be installed either.
+// Program returns the path of redis-server or valkey-server, for a test of code that starts a server. It fails the
+// test when neither exists nor can be installed.
 func Program(t testing.TB) string {
 	t.Helper()
 	if serverBinary() == "" {

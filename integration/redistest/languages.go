@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// PythonWithRedis returns a python3 that can import redis. Where there is none it is installed, or the test fails.
+// PythonWithRedis returns a python3 that can import redis. It installs one if there is none, or fails the test.
 func PythonWithRedis(t testing.TB) string {
 	t.Helper()
 	find := func() string { return FirstThatRuns("", []string{"/usr/bin/python3", "python3"}, "-c", "import redis") }
@@ -13,14 +13,14 @@ func PythonWithRedis(t testing.TB) string {
 	return find()
 }
 
-// NodeWithIoredis returns a Node.js that can import ioredis from a directory. Where there is none it is installed, or the test
-// fails.
+// NodeWithIoredis returns a Node.js that can import ioredis from a directory. It installs it if it is missing, or
+// fails the test.
 func NodeWithIoredis(t testing.TB, dir string) string {
 	t.Helper()
 	return NodeWith(t, dir, "ioredis")
 }
 
-// FirstThatRuns returns the first program with which these arguments succeed in a directory, "" when there is none.
+// FirstThatRuns returns the first program that succeeds with these arguments in a directory, or "" if none does.
 func FirstThatRuns(dir string, programs []string, args ...string) string {
 	for _, name := range programs {
 		probe := exec.Command(name, args...)
@@ -32,15 +32,15 @@ func FirstThatRuns(dir string, programs []string, args ...string) string {
 	return ""
 }
 
-// NodeWith returns a Node.js that can import a module from a directory, whose package.json names it. Where there is none it is
-// installed, or the test fails.
+// NodeWith returns a Node.js that can import a module from a directory whose package.json names it. It installs what
+// is missing, or fails the test.
 func NodeWith(t testing.TB, dir, module string) string {
 	t.Helper()
 	names := []string{"node", "nodejs"}
 	find := func() string {
 		return FirstThatRuns(dir, names, "--input-type=module", "--eval", "import '"+module+"'")
 	}
-	if find() == "" { // Node.js may have come from elsewhere, with an npm of its own
+	if find() == "" { // Node.js may be installed from elsewhere, with its own npm
 		Install(t, "node", func() bool { return FirstThatRuns("", names, "--version") != "" }, "nodejs")
 		Install(t, "npm", func() bool { return FirstThatRuns("", []string{"npm"}, "--version") != "" }, "npm")
 		InstallNode(t, dir, func() bool { return find() != "" })

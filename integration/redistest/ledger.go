@@ -8,30 +8,30 @@ import (
 	"testing"
 )
 
-// Ledger records what was sent and what was delivered, and tells what was lost, delivered again or delivered early.
-// The zero value is ready. All methods are safe for concurrent use and may be called in any order: a delivery may be
-// recorded before the send that caused it.
+// Ledger records what was sent and what was delivered, and reports what was lost, delivered again or delivered early.
+// The zero value is ready for use. All methods are safe for concurrent use and may be called in any order: a delivery
+// may be recorded before the send that caused it.
 type Ledger struct {
 	mu     sync.Mutex
 	sent   map[string]*sending
-	groups map[string]map[string]*receipt // group → ID
+	groups map[string]map[string]*receipt // by group, then by ID
 }
 
 type sending struct {
 	dueMs    int64
-	optional bool // may be delivered or not
+	optional bool // may be delivered, or not
 	expected bool
 }
 
 type receipt struct {
 	deliveries   int
-	early        int // deliveries before the due time that the entry says
+	early        int // deliveries before the due time in the entry
 	acknowledged bool
 	firstMs      int64
-	firstEarly   bool // the first one is counted in early
+	firstEarly   bool // the first delivery is counted in early
 }
 
-// Result is what a ledger adds up to. Counts are per group and message: two groups that each got 10 messages make 20.
+// Result is the summary of a ledger. Counts are per group and message: two groups that each got 10 messages make 20.
 type Result struct {
 	Sent         int // messages
 	Delivered    int // messages delivered at least once
@@ -42,14 +42,14 @@ type Result struct {
 	Unexpected   int // messages delivered although cancelled, or never sent
 }
 
-// Sent records an accepted message that every group must get, not before dueMs (Unix ms; 0 means at once). Recording an
-// ID again replaces its due time, as a reschedule does.
+// Sent records an accepted message that every group must get, and not before dueMs (Unix ms; 0 means at once).
+// Recording an ID again replaces its due time, as a reschedule does.
 func (l *Ledger) Sent(id string, dueMs int64) {
 	l.record(id, sending{dueMs: dueMs, expected: true})
 }
 
-// MaybeSent records a message whose fate the producer does not know, because the reply was lost: it may be delivered.
-// It does not take back Sent.
+// MaybeSent records a message of which the producer does not know whether it was accepted, because the reply was
+// lost: it may be delivered. It does not undo Sent.
 func (l *Ledger) MaybeSent(id string, dueMs int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +58,8 @@ func (l *Ledger) MaybeSent(id string, dueMs int64) {
 	}
 }
 
-// NotExpected records that a message must not be delivered, because its cancellation was confirmed. A delivery of it
-// makes Check fail.
+// NotExpected records that a message must not be delivered, because its cancellation was confirmed. If it is
+// delivered, Check fails.
 func (l *Ledger) NotExpected(id string) { l.record(id, sending{}) }
 
 func (l *Ledger) record(id string, s sending) {
@@ -75,7 +75,7 @@ func (l *Ledger) put(id string, s sending) {
 	l.sent[id] = &s
 }
 
-// Delivered records a delivery to a group at atMs (Unix ms) of an entry that says it was due at dueMs. It is early when
+// Delivered records a delivery to a group at atMs (Unix ms) of an entry with the due time dueMs. It is early when
 // atMs is before dueMs or, for the first delivery, before the due time given to Sent.
 func (l *Ledger) Delivered(group, id string, atMs, dueMs int64) {
 	l.mu.Lock()
@@ -112,14 +112,14 @@ func (l *Ledger) receipt(group, id string) *receipt {
 	return r
 }
 
-// Summary adds up the given groups or, when none are given, all that had a delivery. With no group at all every
-// expected message is lost.
+// Summary adds up the given groups, or all groups that had a delivery if none are given. If there is no group at all,
+// every expected message is lost.
 func (l *Ledger) Summary(groups ...string) Result {
 	r, _ := l.summary(groups)
 	return r
 }
 
-// Missing returns up to limit IDs that the group should have got and did not, sorted.
+// Missing returns up to limit IDs that the group should have got and did not get, sorted.
 func (l *Ledger) Missing(group string, limit int) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -191,7 +191,7 @@ func (l *Ledger) summary(groups []string) (Result, []string) {
 	return res, notes
 }
 
-// String returns the line that a guarantee test ends in.
+// String returns the line that a guarantee test prints at its end.
 func (r Result) String() string {
 	line := fmt.Sprintf("ledger: sent=%d delivered=%d duplicated=%d lost=%d early=%d",
 		r.Sent, r.Delivered, r.Duplicated, r.Lost, r.Early)
@@ -201,8 +201,8 @@ func (r Result) String() string {
 	return line
 }
 
-// Check prints the ledger's line and fails the test, naming some of the messages, when anything was lost, early, or
-// delivered against expectation. Duplicates are within the guarantee; a test that forbids them looks at the result.
+// Check prints the ledger's line. It fails the test, and names some of the messages, when any were lost, early or
+// unexpected. Duplicates are allowed by the guarantee; a test that forbids them looks at the result.
 func (l *Ledger) Check(t testing.TB, groups ...string) Result {
 	t.Helper()
 	res, notes := l.summary(groups)
@@ -213,7 +213,8 @@ func (l *Ledger) Check(t testing.TB, groups ...string) Result {
 	return res
 }
 
-// ForgetDeliveries drops what Delivered and Acknowledged recorded, for an audit that reads deliveries from files again and again.
+// ForgetDeliveries drops what Delivered and Acknowledged have recorded, for an audit that reads deliveries from files
+// repeatedly.
 func (l *Ledger) ForgetDeliveries() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

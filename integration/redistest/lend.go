@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 )
 
-// Lend gives an example, which has no test that could fail, the URL of the shared server, and a prefix whose keys the returned
-// function deletes. It panics when there is no server, and says what to do.
+// Lend gives an example, which has no test that could fail, the URL of the shared server and a prefix. The returned
+// function deletes the keys with that prefix. Lend panics when there is no server, and says what to do.
 func Lend() (url, prefix string, end func()) {
 	s, err := shared()
 	if err != nil {

@@ -20,7 +20,7 @@ var exits struct {
 	fns  map[int]func() error
 }
 
-// atExit has f called when Run ends, the latest first. The returned function takes it back.
+// atExit makes Run call f at its end, the latest function first. The returned function cancels that.
 func atExit(f func() error) (remove func()) {
 	exits.mu.Lock()
 	defer exits.mu.Unlock()
@@ -37,11 +37,11 @@ func atExit(f func() error) (remove func()) {
 	}
 }
 
-// Main is a whole TestMain: it runs the tests, ends the servers that they started, and exits with status 1 when a test
-// failed or a goroutine outlived the tests. Further options are for goroutines that the package cannot end.
+// Main is a complete TestMain. It runs the tests, ends the servers that they started, and exits with status 1 when a
+// test failed or a goroutine outlived the tests. The options are for goroutines that the package cannot end.
 func Main(m *testing.M, opts ...goleak.Option) { os.Exit(Run(m, opts...)) }
 
-// Run does what [Main] does and returns the exit status, for a TestMain that has more to do.
+// Run does the same as [Main] and returns the exit status, for a TestMain that has more to do.
 func Run(m *testing.M, opts ...goleak.Option) int {
 	endAtOnce()
 	code := m.Run()
@@ -50,7 +50,7 @@ func Run(m *testing.M, opts ...goleak.Option) int {
 		code = max(code, 1)
 	}
 	if code != 0 {
-		return code // a failed test often leaves goroutines, which are not the news
+		return code // a failed test often leaves goroutines, and they are not its cause
 	}
 	if err := leaked(opts); err != nil {
 		fmt.Fprintln(os.Stderr, "redistest: goroutines outlived the tests:", err)
@@ -59,9 +59,9 @@ func Run(m *testing.M, opts ...goleak.Option) int {
 	return 0
 }
 
-// endAtOnce has the race detector of child processes not wait when they end: it sleeps for a second in each, in case that another
-// goroutine is about to report a race. Our children have stopped theirs by then, and every stop that a test waits for would last
-// so much longer.
+// endAtOnce keeps the race detector of child processes from waiting when they end. It sleeps for a second in each, in
+// case another goroutine is about to report a race. Our children have stopped their goroutines by then, and every
+// stop that a test waits for would take that much longer.
 func endAtOnce() {
 	const name, option = "GORACE", "atexit_sleep_ms"
 	if options := os.Getenv(name); !strings.Contains(options, option) {
@@ -69,16 +69,17 @@ func endAtOnce() {
 	}
 }
 
-// SideBySide has so many parallel tests of this process run at a time, where the command line does not say how many. Go runs as
-// many as there are processors, which is right for tests that compute; most of ours wait. Call it before [Run].
+// SideBySide sets how many parallel tests of this process run at a time, if the command line does not say it. Go runs
+// as many as there are processors. That is right for tests that compute, but most of our tests wait. Call it before
+// [Run].
 func SideBySide(tests int) {
 	if f := flag.Lookup("test.parallel"); f != nil && runtime.GOMAXPROCS(0) < tests {
 		_ = f.Value.Set(strconv.Itoa(tests)) // it is a number
 	}
 }
 
-// leaked looks for goroutines for some seconds: a cluster client that was closed still waits to close connections that it had
-// replaced shortly before, and that takes it 5 s.
+// leaked looks for goroutines for some seconds. A closed cluster client waits for up to 5 s before it closes
+// connections that it replaced shortly before.
 func leaked(opts []goleak.Option) error {
 	for deadline := time.Now().Add(8 * time.Second); ; {
 		err := goleak.Find(opts...)
@@ -107,8 +108,8 @@ func endAll() error {
 	}
 }
 
-// IgnoreServers are the options with which a test may look for leaked goroutines of its own while servers of this
-// package are running.
+// IgnoreServers returns options for a test that looks for its own leaked goroutines while servers of this package
+// run.
 func IgnoreServers() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("github.com/duestream/duestream/integration/redistest.runChild"),

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Monitor counts the requests that clients send to a server, as MONITOR tells them: commands inside scripts and
-// functions are left out, and so are its own. All methods are safe for concurrent use.
+// Monitor counts the requests that clients send to a server, as MONITOR reports them. It does not count commands
+// inside scripts and functions, or its own commands. All methods are safe for concurrent use.
 type Monitor struct {
 	t       testing.TB
 	control *rawConn // sends the marks, guarded by mark
@@ -30,8 +30,8 @@ type Monitor struct {
 
 const markPrefix = "redistest-mark-"
 
-// Monitor starts counting and stops when the test ends. It sees every client of the server, so take a server of the
-// test's own for exact figures. It fails the test when the server does not know MONITOR.
+// Monitor starts counting, and stops when the test ends. It sees every client of the server, so use a server of the
+// test's own for exact numbers. It fails the test when the server does not support MONITOR.
 func (s *Server) Monitor(t testing.TB) *Monitor {
 	t.Helper()
 	control, err := dialRaw(s.opt)
@@ -58,7 +58,7 @@ func (s *Server) Monitor(t testing.TB) *Monitor {
 	return m
 }
 
-// Count returns how many requests the server has taken since the start or the last Reset, up to now.
+// Count returns how many requests the server has received since the start or the last Reset, up to now.
 func (m *Monitor) Count() int {
 	m.t.Helper()
 	m.sync()
@@ -67,7 +67,7 @@ func (m *Monitor) Count() int {
 	return m.total
 }
 
-// Commands returns the same by command name, in upper case.
+// Commands returns the same numbers by command name, in upper case.
 func (m *Monitor) Commands() map[string]int {
 	m.t.Helper()
 	m.sync()
@@ -76,7 +76,7 @@ func (m *Monitor) Commands() map[string]int {
 	return maps.Clone(m.counts)
 }
 
-// Reset sets the counts to zero, after everything that the server has taken up to now.
+// Reset sets the counts to zero, after counting everything that the server has received up to now.
 func (m *Monitor) Reset() {
 	m.t.Helper()
 	m.sync()
@@ -86,8 +86,8 @@ func (m *Monitor) Reset() {
 	clear(m.counts)
 }
 
-// sync returns when everything that the server had taken before this call is counted: it sends a mark on a connection
-// of its own and waits until the mark has come back.
+// sync returns when everything that the server received before this call is counted. It sends a mark on its own
+// connection and waits until MONITOR reports the mark.
 func (m *Monitor) sync() {
 	m.t.Helper()
 	mark, seen := markPrefix+strconv.FormatUint(rand.Uint64(), 36), make(chan struct{})
@@ -131,11 +131,11 @@ func (m *Monitor) read(feed *rawConn) {
 	}
 }
 
-// count takes one line like
+// count parses one line of the form
 //
 //	+1700000000.123456 [0 127.0.0.1:40000] "xadd" "key" …
 //
-// where a command inside a script has "lua" in place of the address.
+// where a command inside a script has "lua" instead of the address.
 func (m *Monitor) count(line string) {
 	_, rest, ok := strings.Cut(line, " [")
 	source, command, ok2 := strings.Cut(rest, `] "`)
@@ -156,9 +156,9 @@ func (m *Monitor) count(line string) {
 	m.counts[strings.ToUpper(name)]++
 }
 
-// Calls returns how often the server has executed each command since its start, from INFO commandstats, with names in
-// lower case ("xadd", "xgroup|create"). Unlike [Monitor] it includes commands inside scripts and costs the server
-// nothing; take the difference of two calls.
+// Calls returns how often the server has executed each command since its start, from INFO commandstats. Names are in
+// lower case ("xadd", "xgroup|create"). Unlike [Monitor] it includes commands inside scripts, and it does not slow
+// the server down. Use the difference of two calls.
 func (s *Server) Calls(t testing.TB) map[string]int {
 	t.Helper()
 	calls, err := s.calls()

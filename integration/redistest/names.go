@@ -16,12 +16,12 @@ const cleanupTimeout = 10 * time.Second
 // Queue returns a queue name that no other test uses.
 func Queue(t testing.TB) string { return unique("q", t) }
 
-// Prefix returns a key prefix that no other test uses, and deletes all keys that start with it when the test ends, with
-// SCAN and UNLINK in bounded steps. Keys of other tests on the same server are not touched.
+// Prefix returns a key prefix that no other test uses. When the test ends, it deletes all keys that start with it,
+// with SCAN and UNLINK in bounded steps. Keys of other tests on the same server are not touched.
 func (s *Server) Prefix(t testing.TB) string {
 	t.Helper()
 	prefix := unique("t", t)
-	if s.tb == nil { // a server of the test's own goes away whole
+	if s.tb == nil { // a server that belongs to one test ends with all its keys
 		t.Cleanup(func() {
 			if err := s.deleteKeys(prefix + "*"); err != nil {
 				t.Errorf("redistest: delete the keys of %s: %v", prefix, err)
@@ -35,7 +35,7 @@ func unique(kind string, t testing.TB) string {
 	return fmt.Sprintf("%s-%08x-%s", kind, rand.Uint32(), sanitised(t.Name()))
 }
 
-// sanitised keeps what a queue name may hold, and no more than 60 bytes of it.
+// sanitised keeps only characters that a queue name may have, and at most 60 bytes.
 func sanitised(name string) string {
 	clean := strings.Map(func(r rune) rune {
 		switch {

@@ -11,15 +11,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// node says how one server of a topology is started; zero fields are left out.
+// node says how one server of a topology is started. Fields that are zero are left out.
 type node struct {
 	args   []string             // {port} and {bus} stand for free ports
-	config string               // content of a configuration file
-	opt    rueidis.ClientOption // user, password and TLS with which the tests get in
+	config string               // the content of a configuration file
+	opt    rueidis.ClientOption // the user, password and TLS settings that the tests use
 	scheme string               // of its URL; default redis
 }
 
-// startNode starts a child process that is this test's own: it may be killed, and is gone when the test ends.
+// startNode starts a child process for one test: the test may kill it, and it ends with the test.
 func startNode(t testing.TB, n node) *Server {
 	t.Helper()
 	s, err := tryNode(t, n)
@@ -90,7 +90,8 @@ func address(scheme, user, password, hostPort string) string {
 	return scheme + "://" + hostPort
 }
 
-// front stands for a whole topology: its URL, and the names that tests take from a server. It cannot be killed.
+// front returns a server that stands for a whole topology. It has its URL, and the product and version of like. It
+// cannot be killed.
 func front(t testing.TB, url, name string, like *Server) *Server {
 	t.Helper()
 	s := At(t, url, name)
@@ -98,8 +99,8 @@ func front(t testing.TB, url, name string, like *Server) *Server {
 	return s
 }
 
-// ask sends one command to this server alone, also when it is part of a cluster, and returns the reply as text. It knows no
-// arrays.
+// ask sends one command to this server only, even if it is part of a cluster, and returns the reply as text. It does
+// not support arrays.
 func (s *Server) ask(args ...string) (string, error) {
 	c, err := dialRaw(s.opt)
 	if err != nil {
@@ -109,7 +110,8 @@ func (s *Server) ask(args ...string) (string, error) {
 	return c.call(args...)
 }
 
-// Do sends one command to this server alone, whatever part it plays, and fails the test when that fails. It knows no arrays.
+// Do sends one command to this server only, whatever its role, and fails the test on an error. It does not support
+// arrays.
 func (s *Server) Do(t testing.TB, args ...string) string {
 	t.Helper()
 	reply, err := s.ask(args...)
@@ -119,7 +121,7 @@ func (s *Server) Do(t testing.TB, args ...string) string {
 	return reply
 }
 
-// info returns the fields of an INFO section of this server alone.
+// info returns the fields of an INFO section of this server only.
 func (s *Server) info(section string) (map[string]string, error) {
 	c, err := dialRaw(s.opt)
 	if err != nil {
@@ -129,7 +131,7 @@ func (s *Server) info(section string) (map[string]string, error) {
 	return c.info(section)
 }
 
-// Role returns "master" or "slave" as the server itself sees it, and "" when it does not answer.
+// Role returns "master" or "slave" as the server itself reports it, or "" when it does not answer.
 func (s *Server) Role() string {
 	fields, err := s.info("replication")
 	if err != nil {

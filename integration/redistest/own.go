@@ -4,13 +4,14 @@ import (
 	"testing"
 )
 
-// Own returns a server of this test's own, which may be killed, paused and started again, and which is gone with its
-// data when the test ends. Args are redis-server arguments ("--appendonly", "yes"); without any it keeps nothing on
-// disk. It is a child process when redis-server or valkey-server is on the PATH, else a container. It fails the test
-// when neither can be had; DUESTREAM_TEST_REDIS_URL does not help here, because that server is not ours to kill.
+// Own returns a server for this test only. The test may kill it, pause it and start it again. The server and its data
+// are removed when the test ends. Args are redis-server arguments ("--appendonly", "yes"); without any, it stores
+// nothing on disk. It is a child process when redis-server or valkey-server is on the PATH, otherwise a container.
+// Own fails the test when neither is possible. DUESTREAM_TEST_REDIS_URL is not used here, because tests may not kill
+// that server.
 func Own(t testing.TB, args ...string) *Server {
 	t.Helper()
-	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server is gone
+	dir := t.TempDir() // before our cleanup is registered, so that it is removed after the server has ended
 	s, err := startOwn(dir, args)
 	if err != nil {
 		t.Fatalf("redistest: this test needs a server that it may kill: %v", err)

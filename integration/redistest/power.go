@@ -16,8 +16,9 @@ const (
 	syncLog     = "synced.log"
 )
 
-// OwnOn returns a server of this test's own that runs an image, with an append-only file, and whose machine can lose its power:
-// see [Server.CutPower]. False: there is no such image here. It fails the test when there is no C compiler, saying what to do.
+// OwnOn returns a server for this test that runs an image with an append-only file, and whose machine can lose its
+// power: see [Server.CutPower]. It returns false if the image is not there. It fails the test when there is no C
+// compiler, and says what to do.
 func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	t.Helper()
 	if !hasImage(image) {
@@ -36,8 +37,8 @@ func OwnOn(t testing.TB, image string, args ...string) (*Server, bool) {
 	return s, true
 }
 
-// CutPower ends a server from [OwnOn] as a power failure may end its machine: of its append-only file only that is left which it
-// had asked the system to bring to disk. Start starts it again.
+// CutPower ends a server from [OwnOn] as a power failure may. Of its append-only file, only the part remains that it
+// had asked the system to write to disk. Start starts the server again.
 func (s *Server) CutPower() {
 	s.control("cut the power of", func(inst instance) error {
 		if err := inst.kill(); err != nil {

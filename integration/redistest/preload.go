@@ -12,7 +12,7 @@ import (
 //go:embed preload/*.c
 var preload embed.FS
 
-// buildLibrary compiles one of them, with a compiler that it installs first where it can.
+// buildLibrary compiles one of them. If there is no compiler, it installs one where it can.
 func buildLibrary(name, library string) error {
 	source, err := preload.ReadFile("preload/" + name)
 	if err != nil {

@@ -23,7 +23,7 @@ const (
 	stopTimeout  = 20 * time.Second
 )
 
-// serverBinary returns redis-server or valkey-server from the PATH, or "".
+// serverBinary returns redis-server or valkey-server from the PATH, or "" if there is none.
 func serverBinary() string {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -33,22 +33,22 @@ func serverBinary() string {
 	return ""
 }
 
-// process is a server as a child process. It dies with the test process on Linux.
+// process is a server in a child process. On Linux it dies with the test process.
 type process struct {
 	binary  string
-	config  string // file; "" = none
+	config  string // a file; "" means none
 	args    []string
-	env     []string // beside that of this process
+	env     []string // in addition to that of this process
 	port    int
 	dataDir string
-	opt     rueidis.ClientOption // how it is asked whether it is ready; only the address when that is not set
+	opt     rueidis.ClientOption // how to ask whether it is ready; if not set, only the address is used
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when cmd has been reaped
 }
 
-// startProcess starts the binary on a free port. Later arguments win over the defaults (no persistence).
+// startProcess starts the program on a free port. Its arguments override the defaults (no persistence).
 func startProcess(binary, dataDir string, args ...string) (*Server, error) {
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
@@ -77,8 +77,8 @@ func serverOf(inst instance, port int, origin, short, image string) (*Server, er
 	return s, nil
 }
 
-// freePort returns a port of 127.0.0.1 outside the ranges from which systems take the ports of outgoing connections, so
-// that nobody takes it while a server that used it is down.
+// freePort returns a port of 127.0.0.1 outside the ranges that systems use for outgoing connections, so that no
+// connection takes the port while its server is down.
 func freePort() (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000)
@@ -132,15 +132,15 @@ func (p *process) start() error {
 	return nil
 }
 
-// runChild starts and reaps the child from one thread that lives as long as the child: the kernel's parent-death signal
-// is bound to the thread that started the child, not to the process.
+// runChild starts and reaps the child from one thread that lives as long as the child. The kernel binds the
+// parent-death signal to the thread that started the child, and not to the process.
 func runChild(cmd *exec.Cmd, started chan<- error, gone chan<- struct{}) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // its log says how it ended
 	}
 	close(gone)
 }
@@ -172,9 +172,9 @@ func (p *process) finish(sig syscall.Signal) error {
 
 // signalAndWait returns when the child is reaped. The caller holds mu.
 func (p *process) signalAndWait(sig syscall.Signal) error {
-	_ = p.cmd.Process.Signal(sig) // an error means it is gone already
+	_ = p.cmd.Process.Signal(sig) // an error means that it has ended already
 	if sig != syscall.SIGKILL {
-		_ = p.cmd.Process.Signal(syscall.SIGCONT) // a paused process does not see SIGTERM
+		_ = p.cmd.Process.Signal(syscall.SIGCONT) // a paused process does not receive SIGTERM
 	}
 	timeout := time.NewTimer(stopTimeout)
 	defer timeout.Stop()
@@ -209,7 +209,7 @@ func (p *process) end() error {
 	return p.signalAndWait(syscall.SIGKILL)
 }
 
-// tail returns the last n bytes of a file, as far as it can be read.
+// tail returns the last n bytes of a file, or the error if it cannot be read.
 func tail(path string, n int) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

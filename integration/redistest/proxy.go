@@ -12,8 +12,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Proxy passes TCP connections on to a server and breaks them on demand. All methods are safe for concurrent use. It is
-// closed, with all its connections, when the test ends.
+// Proxy forwards TCP connections to a server and breaks them on demand. All methods are safe for concurrent use. The
+// proxy and all its connections are closed when the test ends.
 type Proxy struct {
 	t      testing.TB
 	server *Server
@@ -21,22 +21,22 @@ type Proxy struct {
 	wg     sync.WaitGroup // accept loops and links
 
 	mu       sync.Mutex
-	listener net.Listener // nil while refusing
+	listener net.Listener // nil while it refuses connections
 	closed   bool
 	links    map[*link]struct{}
 	stalled  bool
 	arms     map[fate]arm
 	cuts     map[fate]int
-	delay    time.Duration // of every piece of traffic, each way
+	delay    time.Duration // of every piece of traffic, in each direction
 }
 
-// arm is what is left of a Cut* call.
+// arm is the rest of a Cut* call.
 type arm struct {
 	n        int
 	commands []string // upper case; empty means any
 }
 
-// Proxy starts a proxy in front of the server. It works for plain TCP, not for TLS or Unix sockets.
+// Proxy starts a proxy in front of the server. It works for plain TCP, and not for TLS or Unix sockets.
 func (s *Server) Proxy(t testing.TB) *Proxy {
 	t.Helper()
 	if s.opt.TLSConfig != nil || s.opt.DialCtxFn != nil {
@@ -48,7 +48,7 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 		if err != nil {
 			t.Fatalf("redistest: proxy: %v", err)
 		}
-		// Another process may have taken the port meanwhile: then try the next one.
+		// If another process has taken the port meanwhile, try the next one.
 		p.listener, _ = net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
 	}
 	p.addr = p.listener.Addr().String()
@@ -64,7 +64,7 @@ func (p *Proxy) Addr() string { return p.addr }
 // URL returns the server's URL with the proxy's address.
 func (p *Proxy) URL() string { return strings.Replace(p.server.url, p.server.Addr(), p.addr, 1) }
 
-// Client returns a client whose connections all go through the proxy, as [Server.Client] does.
+// Client returns a client as [Server.Client] does, with all its connections through the proxy.
 func (p *Proxy) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {
 	t.Helper()
 	opt := p.server.opt
@@ -81,19 +81,21 @@ func (p *Proxy) CutAll() {
 	}
 }
 
-// CutAfterForward makes the next n requests ambiguous: each is forwarded whole, the server executes it and its reply is
-// thrown away, then the connection is closed. With names, only requests of those commands count ("EVALSHA"); without,
-// any does, also those with which a client opens a connection. Requests before it on the same connection are executed
-// too, and their replies may be lost with it. It replaces what is left of an earlier call; n = 0 disarms.
+// CutAfterForward makes the outcome of the next n requests unknown to the client. Each is forwarded completely and
+// executed by the server. Its reply is dropped, and then the connection is closed. With names, only requests of those
+// commands count ("EVALSHA"). Without names, every request counts, including those with which a client opens a
+// connection. Earlier requests on the same connection are executed too, and their replies may be lost. A call
+// replaces the rest of an earlier call; n = 0 disarms.
 func (p *Proxy) CutAfterForward(n int, commands ...string) { p.arm(cut, n, commands) }
 
-// CutBeforeForward makes the next n requests fail for certain: the connection is closed and the request is thrown away, so that
-// the server never sees it. Names as for CutAfterForward. It replaces what is left of an earlier call; n = 0 disarms.
+// CutBeforeForward makes the next n requests fail for certain. The connection is closed and the request is dropped,
+// so that the server never sees it. The names are as for CutAfterForward. A call replaces the rest of an earlier
+// call; n = 0 disarms.
 func (p *Proxy) CutBeforeForward(n int, commands ...string) { p.arm(drop, n, commands) }
 
-// CutMidReply forwards the next n requests, passes on the first half of what the server sends next, and closes the connection:
-// the client has part of a reply, of this request or of one before it on the same connection. Names as for CutAfterForward. It
-// replaces what is left of an earlier call; n = 0 disarms.
+// CutMidReply forwards the next n requests, passes on the first half of what the server sends next, and closes the
+// connection. The client gets part of a reply to this request or to an earlier one on the same connection. The names
+// are as for CutAfterForward. A call replaces the rest of an earlier call; n = 0 disarms.
 func (p *Proxy) CutMidReply(n int, commands ...string) { p.arm(tear, n, commands) }
 
 func (p *Proxy) arm(f fate, n int, commands []string) {
@@ -106,7 +108,8 @@ func (p *Proxy) arm(f fate, n int, commands []string) {
 	p.arms[f] = arm{n, upper}
 }
 
-// Cuts returns how many connections CutAfterForward has closed. It counts after the server has executed the request.
+// Cuts returns how many connections CutAfterForward has closed. A connection counts after the server has executed the
+// request.
 func (p *Proxy) Cuts() int { return p.cutsOf(cut) }
 
 // Drops returns how many connections CutBeforeForward has closed.
@@ -121,15 +124,15 @@ func (p *Proxy) cutsOf(f fate) int {
 	return p.cuts[f]
 }
 
-// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow path does. Zero ends
-// it.
+// Slow delays every piece of traffic by d in each direction, one piece after the other, as a slow and narrow network
+// does. Zero ends the delay.
 func (p *Proxy) Slow(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
 }
 
-// Refuse makes the proxy's port refuse connections, or accept them again. Open connections stay; CutAll ends those.
+// Refuse makes the proxy's port refuse connections, or accept them again. Open connections stay; CutAll closes those.
 func (p *Proxy) Refuse(refuse bool) {
 	p.t.Helper()
 	p.mu.Lock()
@@ -150,8 +153,8 @@ func (p *Proxy) Refuse(refuse bool) {
 	}
 }
 
-// Stall makes the proxy swallow every byte in both directions while connections stay open and new ones are accepted, as
-// a dead network path does. Stall(false) closes the connections that lost bytes and lets the others go on.
+// Stall makes the proxy drop every byte in both directions, while connections stay open and new ones are accepted, as
+// in a dead network. Stall(false) closes the connections that lost bytes and lets the others continue.
 func (p *Proxy) Stall(stall bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -205,18 +208,18 @@ func (p *Proxy) close() {
 	p.wg.Wait()
 }
 
-// fate is what happens to a piece of traffic.
+// fate says what happens to a piece of traffic.
 type fate int
 
 const (
 	pass    fate = iota
-	swallow      // thrown away, the connection stays open
-	cut          // forwarded, its reply is not
+	swallow      // dropped, and the connection stays open
+	cut          // forwarded, but its reply is dropped
 	drop         // not forwarded
-	tear         // forwarded, half of the next reply too
+	tear         // forwarded, with half of the next reply
 )
 
-// judge decides about one request.
+// judge decides what happens to one request.
 func (p *Proxy) judge(command string) fate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +247,7 @@ func (p *Proxy) addCut(f fate) {
 	p.cuts[f]++
 }
 
-// linger waits as long as the path is slow.
+// linger waits for the delay that Slow has set.
 func (p *Proxy) linger(l *link) {
 	p.mu.Lock()
 	delay := p.delay

@@ -17,12 +17,12 @@ const (
 	maxProxyRequest = 512 << 20
 )
 
-// link is one proxied connection.
+// link is one connection through the proxy.
 type link struct {
 	client, server *net.TCPConn
-	mute           atomic.Bool // replies are thrown away: the connection is being cut
-	torn           atomic.Bool // the next reply is passed on by half
-	lost           atomic.Bool // bytes were swallowed, so the connection is beyond repair
+	mute           atomic.Bool // replies are dropped, because the connection is being cut
+	torn           atomic.Bool // only half of the next reply is passed on
+	lost           atomic.Bool // bytes were dropped, so the connection cannot be used any more
 	once           sync.Once
 	closed         chan struct{}
 }
@@ -35,7 +35,7 @@ func (l *link) close() {
 	})
 }
 
-// serve passes one connection on until either side or the proxy closes it.
+// serve forwards one connection until either side or the proxy closes it.
 func (p *Proxy) serve(client *net.TCPConn) {
 	upstream, err := net.DialTimeout("tcp", p.server.Addr(), rawTimeout)
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	<-down
 }
 
-// requests reads the client's requests one by one, because only a whole request is sure to be executed.
+// requests reads the client's requests one by one, because only a complete request is sure to be executed.
 func (p *Proxy) requests(l *link, down <-chan struct{}) {
 	in := bufio.NewReaderSize(l.client, 64<<10)
 	out := bufio.NewWriterSize(l.server, 64<<10)
@@ -87,7 +87,8 @@ func (p *Proxy) requests(l *link, down <-chan struct{}) {
 			if _, err := out.Write(request); err != nil || out.Flush() != nil {
 				return
 			}
-			// Without more input to come, the server executes what it has and closes; that is the sign that it did.
+			// When no more input can come, the server executes what it has and then closes. So its close shows that
+			// it has executed everything.
 			_ = l.server.SetReadDeadline(time.Now().Add(cutTimeout))
 			_ = l.server.CloseWrite()
 			<-down
@@ -141,7 +142,7 @@ func (p *Proxy) replies(l *link) {
 	}
 }
 
-// readRequest appends one request to buf, as the client wrote it, and names its command in upper case.
+// readRequest appends one request to buf as the client wrote it, and returns the name of its command in upper case.
 func readRequest(r *bufio.Reader, buf []byte) (request []byte, command string, err error) {
 	buf, head, err := readHead(r, buf)
 	if err != nil {
@@ -175,7 +176,7 @@ func readRequest(r *bufio.Reader, buf []byte) (request []byte, command string, e
 	return buf, command, nil
 }
 
-// readHead appends one line to buf and returns it also without its end.
+// readHead appends one line to buf, and also returns it without its line end.
 func readHead(r *bufio.Reader, buf []byte) ([]byte, string, error) {
 	line, err := r.ReadString('\n')
 	return append(buf, line...), strings.TrimRight(line, "\r\n"), err

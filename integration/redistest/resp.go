@@ -17,13 +17,13 @@ import (
 
 const rawTimeout = 2 * time.Second
 
-// rawConn is a plain RESP2 connection, for what a client library would hide: MONITOR, readiness, process identity.
+// rawConn is a plain RESP2 connection for what a client library would hide: MONITOR, readiness and process identity.
 type rawConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-// serverError is an error reply, without the leading dash.
+// serverError is an error reply without the leading dash.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }
@@ -60,7 +60,8 @@ func dialRaw(opt rueidis.ClientOption) (*rawConn, error) {
 	return c, nil
 }
 
-// call sends one command and returns its reply as text. It knows simple strings, integers, bulk strings and errors.
+// call sends one command and returns its reply as text. It supports simple strings, integers, bulk strings and
+// errors.
 func (c *rawConn) call(args ...string) (string, error) {
 	if err := c.SetDeadline(time.Now().Add(rawTimeout)); err != nil {
 		return "", err
@@ -123,8 +124,8 @@ func (c *rawConn) info(section string) (map[string]string, error) {
 	return fields, nil
 }
 
-// awaitReady returns nil once the server answers PONG, which a loading server does not, and the last reason otherwise.
-// A positive pid must be that of the answering server: another server may have taken the port first.
+// awaitReady returns nil once the server answers PONG, which a loading server does not do, and otherwise the last
+// reason. A positive pid must be that of the answering server, because another server may have taken the port first.
 func awaitReady(opt rueidis.ClientOption, pid int, timeout time.Duration, gone <-chan struct{}) error {
 	deadline := time.Now().Add(timeout)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -167,7 +168,7 @@ func probe(opt rueidis.ClientOption, pid int) error {
 	return nil
 }
 
-// identify fills in product and version. A server that forbids INFO stays anonymous.
+// identify fills in product and version. They stay empty if the server forbids INFO.
 func (s *Server) identify() error {
 	c, err := dialRaw(s.opt)
 	if err != nil {

@@ -16,14 +16,15 @@ const (
 	topologyReady = 30 * time.Second
 )
 
-// SentinelOptions change what [Sentinels] starts; the zero value is without passwords.
+// SentinelOptions change what [Sentinels] starts. The zero value means no passwords.
 type SentinelOptions struct {
-	Args             []string // of master and replicas
-	Password         string   // of master and replicas
+	Args             []string // of the master and its replicas
+	Password         string   // of the master and its replicas
 	SentinelPassword string   // of the sentinels
 }
 
-// Watched is a master with two replicas, watched by three sentinels: a master that does not answer for a second is replaced.
+// Watched is a master with two replicas, watched by three sentinels. They replace a master that does not answer for a
+// second.
 type Watched struct {
 	t         testing.TB
 	Servers   []*Server // the first one was the master at the start
@@ -31,7 +32,8 @@ type Watched struct {
 	options   SentinelOptions
 }
 
-// Sentinels starts a master, two replicas and three sentinels as child processes, and returns when all know of each other.
+// Sentinels starts a master, two replicas and three sentinels as child processes. It returns when they all know each
+// other.
 func Sentinels(t testing.TB, options SentinelOptions) *Watched {
 	t.Helper()
 	w := &Watched{t: t, options: options}
@@ -76,7 +78,7 @@ func (w *Watched) config(master *Server) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// startAll starts n servers at once.
+// startAll starts count servers at once.
 func startAll(t testing.TB, n node, count int) []*Server {
 	t.Helper()
 	servers, errs := make([]*Server, count), make([]error, count)
@@ -124,7 +126,7 @@ func (w *Watched) Settled() {
 	})
 }
 
-// URL returns the address as bridge.Dial takes it, without the sentinels' own password.
+// URL returns the address in the form that bridge.Dial takes, without the sentinels' own password.
 func (w *Watched) URL() string {
 	u := address("redis", "default", w.options.Password, w.Sentinels[0].Addr()) + "?master_set=" + masterName
 	for _, s := range w.Sentinels[1:] {
@@ -133,13 +135,13 @@ func (w *Watched) URL() string {
 	return u
 }
 
-// Server returns a server that stands for the whole: its URL is that of the sentinels.
+// Server returns a server that stands for the whole topology: its URL is that of the sentinels.
 func (w *Watched) Server() *Server {
 	w.t.Helper()
 	return front(w.t, w.URL(), "sentinel", w.Servers[0])
 }
 
-// Master returns the server that most sentinels take for the master, and nil when there is none.
+// Master returns the server that most sentinels regard as the master, or nil if there is none.
 func (w *Watched) Master() *Server {
 	votes := map[*Server]int{}
 	for _, sentinel := range w.Sentinels {
@@ -158,7 +160,7 @@ func (w *Watched) Master() *Server {
 	return nil
 }
 
-// Promoted waits until another server than the given one is the master, for the sentinels and for itself.
+// Promoted waits until another server than the given one is the master, according to the sentinels and to itself.
 func (w *Watched) Promoted(instead *Server) *Server {
 	w.t.Helper()
 	var master *Server
@@ -169,13 +171,14 @@ func (w *Watched) Promoted(instead *Server) *Server {
 	return master
 }
 
-// CutReplication keeps the replicas, from now on, from getting anything of what their master takes, and returns when each has
-// noticed. They keep what they have and may be promoted. Sentinels would mend it after some seconds: kill the master before.
+// CutReplication disconnects the replicas from their master for good, and returns when each has noticed. They keep
+// their data and may be promoted. Sentinels would repair the replication after some seconds, so kill the master
+// before that.
 func (w *Watched) CutReplication() {
 	w.t.Helper()
 	for _, s := range w.Servers {
 		if s.Role() == "slave" {
-			s.Do(w.t, "REPLICAOF", "127.0.0.1", "1") // nobody listens there
+			s.Do(w.t, "REPLICAOF", "127.0.0.1", "1") // no server listens there
 		}
 	}
 }
@@ -196,7 +199,7 @@ func (w *Watched) Caught() {
 	})
 }
 
-// Authorized is Server with the sentinels' own password in its URL.
+// Authorized returns the same as Server, with the sentinels' own password in its URL.
 func (w *Watched) Authorized() *Server {
 	w.t.Helper()
 	return front(w.t, w.URL()+"&sentinel_password="+url.QueryEscape(w.options.SentinelPassword), "sentinel", w.Servers[0])

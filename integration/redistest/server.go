@@ -11,9 +11,9 @@ import (
 
 // Server is a Redis or Valkey server that tests may use. All methods are safe for concurrent use.
 //
-// Kill, Stop, Start, Pause and Resume are for servers from [Own] only and panic on any other, because other tests use
-// those at the same time. They report errors through the test that owns the server, with Errorf, so they may be called
-// from any goroutine.
+// Kill, Stop, Start, Pause and Resume work only on servers from [Own]. On any other server they panic, because other
+// tests use it at the same time. They report errors with Errorf of the test that owns the server, so they may be
+// called from any goroutine.
 type Server struct {
 	url     string
 	opt     rueidis.ClientOption
@@ -21,10 +21,10 @@ type Server struct {
 	version string
 	origin  string // "process", "docker redis:7.0", "url"
 	short   string // name of the subtest in Each
-	image   string // Docker image, empty when it is not a container
+	image   string // the Docker image, or empty if it is not a container
 
-	inst instance   // nil when somebody else runs the server
-	tb   testing.TB // the owning test, nil for shared servers
+	inst instance   // nil when we did not start the server
+	tb   testing.TB // the test that owns it, nil for shared servers
 }
 
 // instance is a server that this process started: a child process or a container.
@@ -39,8 +39,8 @@ type instance interface {
 	dir() string
 }
 
-// At wraps a server that somebody else runs, for example an in-process one, so that the helpers of this package work on
-// it. It fails the test when the URL does not parse; it does not connect.
+// At wraps a server that somebody else runs, for example an in-process one, so that the helpers of this package work
+// on it. It fails the test when the URL cannot be parsed. It does not connect.
 func At(t testing.TB, url, name string) *Server {
 	t.Helper()
 	s, err := newServer(url, nil)
@@ -54,7 +54,7 @@ func At(t testing.TB, url, name string) *Server {
 func newServer(url string, inst instance) (*Server, error) {
 	opt, err := rueidis.ParseURL(url)
 	if err != nil {
-		// The parser's error repeats the URL, which may hold a password.
+		// The parser's error repeats the URL, which may contain a password.
 		return nil, errors.New("redistest: the server URL is not understood; it should look like redis://127.0.0.1:6379")
 	}
 	return &Server{url: url, opt: opt, product: "server", inst: inst}, nil
@@ -63,13 +63,14 @@ func newServer(url string, inst instance) (*Server, error) {
 // Addr returns host:port.
 func (s *Server) Addr() string { return s.opt.InitAddress[0] }
 
-// URL returns the address as rueidis.ParseURL and DUESTREAM_REDIS_URL take it, with the password if there is one.
+// URL returns the address in the form that rueidis.ParseURL and DUESTREAM_REDIS_URL take, with the password if there
+// is one.
 func (s *Server) URL() string { return s.url }
 
 // Version returns the server's own version, for example "7.0.15" or, for Valkey, "8.1.1".
 func (s *Server) Version() string { return s.version }
 
-// Name returns what people want to read, for example "redis 7.0.15 (process)".
+// Name returns a name for people, for example "redis 7.0.15 (process)".
 func (s *Server) Name() string {
 	return strings.Join(strings.Fields(fmt.Sprintf("%s %s (%s)", s.product, s.version, s.origin)), " ")
 }
@@ -77,8 +78,8 @@ func (s *Server) Name() string {
 // Valkey reports whether the server is Valkey and not Redis.
 func (s *Server) Valkey() bool { return s.product == "valkey" }
 
-// Client returns a client without client-side caching that is closed when the test ends. Functions in opts change its
-// options first. It fails the test when the server does not answer.
+// Client returns a client without client-side caching, which is closed when the test ends. The functions in opts
+// change its options first. It fails the test when the server does not answer.
 func (s *Server) Client(t testing.TB, opts ...func(*rueidis.ClientOption)) rueidis.Client {
 	t.Helper()
 	return newClient(t, s.opt, opts)
@@ -101,20 +102,20 @@ func newClient(t testing.TB, opt rueidis.ClientOption, opts []func(*rueidis.Clie
 	return c
 }
 
-// Kill ends the server with SIGKILL and returns when it is gone. Its data directory stays.
+// Kill ends the server with SIGKILL and returns when it has ended. Its data directory stays.
 func (s *Server) Kill() { s.control("kill", instance.kill) }
 
-// Stop ends the server with SIGTERM, so that it saves what it is configured to save, and returns when it is gone.
+// Stop ends the server with SIGTERM, so that it saves what it is configured to save, and returns when it has ended.
 func (s *Server) Stop() { s.control("stop", instance.stop) }
 
-// Start starts a killed or stopped server again, on the same address with the same data directory, and returns when it
-// answers PING with PONG, that is after loading.
+// Start starts a killed or stopped server again, on the same address with the same data directory. It returns when
+// the server answers PING with PONG, which is after loading.
 func (s *Server) Start() { s.control("start", instance.start) }
 
-// Pause stops the server's clock hand (SIGSTOP): connections stay open and nothing answers.
+// Pause stops the server's process (SIGSTOP): connections stay open and nothing answers.
 func (s *Server) Pause() { s.control("pause", instance.pause) }
 
-// Resume lets a paused server go on.
+// Resume lets a paused server continue.
 func (s *Server) Resume() { s.control("resume", instance.resume) }
 
 // Dir returns the server's data directory, which is removed at the end of the test. It is empty for shared servers.

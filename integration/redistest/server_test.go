@@ -18,7 +18,7 @@ func ctxFor(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// ownOfEveryKind runs f with a child process and, where there is an engine with an image, with a container.
+// ownOfEveryKind runs f with a child process and, if an engine has an image, with a container.
 func ownOfEveryKind(t *testing.T, f func(t *testing.T, start func(args ...string) *Server)) {
 	t.Run("process", func(t *testing.T) {
 		f(t, func(args ...string) *Server { return Own(t, args...) })
@@ -160,7 +160,7 @@ func TestBadServerArgumentsAreReportedWithTheServersOwnWords(t *testing.T) {
 }
 
 func TestEachRunsEveryImageOnce(t *testing.T) {
-	seen := map[string]string{} // address → subtest
+	seen := map[string]string{} // by address: the subtest
 	Each(t, func(t *testing.T, s *Server) {
 		if other, ok := seen[s.Addr()]; ok {
 			t.Fatalf("the same server as in %s", other)
@@ -275,9 +275,9 @@ func TestMonitorCountsRequestsButNotWhatScriptsDo(t *testing.T) {
 	t.Parallel()
 	Each(t, func(t *testing.T, s *Server) {
 		if s == Shared(t) {
-			s = Own(t) // others use the shared one at the same time
+			s = Own(t) // other tests use the shared one at the same time
 		}
-		// One connection, so that no later one is opened, with its own greeting, while we count.
+		// Use one connection, so that no other one is opened, with its own greeting, while we count.
 		c := s.Client(t, func(o *rueidis.ClientOption) { o.ForceSingleClient, o.PipelineMultiplex = true, -1 })
 		ctx := ctxFor(t, 20*time.Second)
 		m := s.Monitor(t)

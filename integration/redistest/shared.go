@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Environment variables that choose the server.
+// These environment variables choose the server.
 const (
 	EnvURL   = "DUESTREAM_TEST_REDIS_URL" // use the server at this URL as the shared one
 	EnvImage = "DUESTREAM_TEST_IMAGE"     // use this Docker image for the shared one, or fail
@@ -26,9 +26,9 @@ What was tried:
 
 var shared = sync.OnceValues(findShared)
 
-// Shared returns the one server that all tests of this process use, started by the first call. Take names from
-// [Server.Prefix] and [Queue], and expect other tests' traffic on it. It fails the test, saying what to do, when there
-// is no server to be had.
+// Shared returns the one server that all tests of this process use. The first call starts it. Use names from
+// [Server.Prefix] and [Queue], and expect traffic of other tests. Shared fails the test when no server is available,
+// and says what to do.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	s, err := shared()
@@ -81,7 +81,7 @@ func fromURL(url string) (*Server, error) {
 	return s, nil
 }
 
-// fromEngine runs the preferred image in the local engine, or the best one that is there when preferred is empty.
+// fromEngine runs the preferred image in the local engine, or the best one that is there if preferred is empty.
 func fromEngine(preferred string) (*Server, error) {
 	image, err := chooseImage(preferred)
 	if err != nil {
@@ -95,7 +95,7 @@ var images struct {
 	servers map[string]func() (*Server, error)
 }
 
-// imageServer returns this process's one server of an image, starting it on the first call.
+// imageServer returns this process's one server of an image. The first call starts it.
 func imageServer(image string) (*Server, error) {
 	images.mu.Lock()
 	if images.servers == nil {
@@ -112,8 +112,8 @@ func imageServer(image string) (*Server, error) {
 	return get()
 }
 
-// fromPath starts the program on the PATH, which it installs first where it can. Without a directory the server is
-// shared: it gets a temporary one and lives until the process ends.
+// fromPath starts the program on the PATH. If there is none, it installs one where it can. Without a directory the
+// server is shared: it gets a temporary directory and runs until the process ends.
 func fromPath(dataDir string, args ...string) (*Server, error) {
 	binary := serverBinary()
 	if binary == "" {

@@ -16,7 +16,7 @@ import (
 
 const envChild = "DUESTREAM_REDISTEST_CHILD"
 
-// TestChildProcess is the body of the processes that the tests below start; in an ordinary run it has nothing to do.
+// TestChildProcess runs in the processes that the tests below start. In an ordinary run it does nothing.
 func TestChildProcess(t *testing.T) {
 	switch os.Getenv(envChild) {
 	case "shared":
@@ -106,7 +106,7 @@ func TestServerDiesWithTheTestProcess(t *testing.T) {
 	})
 }
 
-// zombie reports a process that has ended but that its new parent has not reaped.
+// zombie reports whether a process has ended and its new parent has not reaped it yet.
 func zombie(pid int) bool {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	_, state, _ := strings.Cut(string(b), ") ")

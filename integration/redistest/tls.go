@@ -20,7 +20,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Authority signs certificates for one test. It lives in files, as those who use it have it.
+// Authority signs certificates for one test. It keeps them in files, because its users need files.
 type Authority struct {
 	t    testing.TB
 	dir  string
@@ -51,7 +51,8 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-// Issue signs a certificate for a server of these names and addresses, and for a client. It returns the files, PEM.
+// Issue signs a certificate that is valid for a server with these names and addresses, and for a client. It returns
+// the PEM files.
 func (a *Authority) Issue(name string, names ...string) (cert, key string) {
 	a.t.Helper()
 	template := &x509.Certificate{
@@ -87,14 +88,14 @@ func (a *Authority) write(name string, template *x509.Certificate, key *ecdsa.Pr
 	return certFile, keyFile
 }
 
-// SecureServer speaks TLS only, and asks every client for a certificate.
+// SecureServer is a server that only speaks TLS, and asks every client for a certificate.
 type SecureServer struct {
 	*Server
 	CA, Cert, Key string // files of a client that it accepts
 }
 
-// TLS starts a server of the test's own that speaks TLS only, with a certificate of the authority for the given names (127.0.0.1
-// when there are none), and accepts clients with a certificate of the same authority.
+// TLS starts a server for this test that only speaks TLS. Its certificate, signed by the authority, is for the given
+// names (127.0.0.1 if there are none). It accepts clients that have a certificate of the same authority.
 func TLS(t testing.TB, a *Authority, names ...string) *SecureServer {
 	t.Helper()
 	if len(names) == 0 {
@@ -136,7 +137,8 @@ func parsed(t testing.TB, file string) *x509.Certificate {
 	return cert
 }
 
-// ClientURL returns the address with the client's files, as bridge.Dial takes it. User and password may be empty.
+// ClientURL returns the address with the client's files, in the form that bridge.Dial takes. User and password may be
+// empty.
 func (s *SecureServer) ClientURL(user, password string) string {
 	q := url.Values{"ca": {s.CA}, "cert": {s.Cert}, "key": {s.Key}}
 	return address("rediss", user, password, s.Addr()) + "?" + q.Encode()

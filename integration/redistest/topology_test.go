@@ -35,8 +35,8 @@ func TestSentinelsPromoteAReplica(t *testing.T) {
 	}
 }
 
-// A node that is not run for two seconds on a busy machine took the cluster down: with one of two masters left it refused
-// everything.
+// A node that did not run for two seconds on a busy machine once took the cluster down: with one of two masters left,
+// the cluster refused everything.
 func TestClusterBearsASlowNode(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t, 2, 0)

@@ -2,7 +2,7 @@ package redistest
 
 import "testing"
 
-// Want reports a test as failed unless got is want; the test goes on.
+// Want reports the test as failed unless got equals want. The test continues.
 func Want[T comparable](t testing.TB, what string, got, want T) {
 	t.Helper()
 	if got != want {

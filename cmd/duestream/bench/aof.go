@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// appended is how large the append-only file is, in bytes; negative when there is none, or the server does not tell.
+// appended returns the size of the append-only file in bytes; negative if there is none, or the server does not say.
 func (r *rig) appended(ctx context.Context) (float64, error) {
 	persistence, err := r.info(ctx, "persistence")
 	if persistence["aof_enabled"] != 1 {
@@ -21,26 +21,26 @@ func (r *rig) appended(ctx context.Context) (float64, error) {
 	return persistence["aof_current_size"], err
 }
 
-// perMessage is how many bytes of each message were appended since the file had a size; negative when that is not known.
+// perMessage returns the bytes appended per message since the file had the size before; negative if unknown.
 func (r *rig) perMessage(ctx context.Context, before float64) (float64, error) {
 	after, err := r.appended(ctx)
-	if before < 0 || after < before { // it was rewritten
+	if before < 0 || after < before { // the file was rewritten
 		return -1, err
 	}
 	return (after - before) / float64(r.Messages), err
 }
 
-// setBytes is what SET takes in the file besides its value: the command, lengths, ends of lines and the key.
+// setBytes returns the bytes that a SET takes in the file besides its value: command, lengths, line ends and key.
 func setBytes(key string) int { return len("*3\r\n$3\r\nSET\r\n$00\r\n\r\n$000\r\n\r\n") + len(key) }
 
-// beside has the server append, by SET, as many bytes a second as messages of that size come to at a rate, in one request every
-// millisecond. It returns how long a PING took that was to be sent every millisecond meanwhile, sorted: what the file makes
-// everybody wait, whatever the commands are.
+// beside measures how long the append-only file delays any command. Each millisecond, one request of SETs makes the
+// server append as many bytes as rate messages a second of this size would. Each millisecond, a PING is due, too. It
+// returns the times from that moment to the replies of the PINGs, sorted.
 func (r *rig) beside(ctx context.Context, rate int, bytes float64, d time.Duration) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	var calls sync.WaitGroup
 	var errs []error
-	key := r.keys.Dead // clear removes it
+	key := r.keys.Dead // clear deletes this key
 	value, sent, c := rueidis.BinaryString(make([]byte, max(1, int(bytes)-setBytes(key)))), 0, r.Redis.Blocking
 	begin := time.Now()
 	for tick := time.Duration(0); tick < d && err == nil; tick += time.Millisecond {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// fixture is a Config for a server, at sizes that say nothing, and how to connect to it again.
+// fixture is a Config for a server, with sizes too small for meaningful figures, and the URL to connect again.
 type fixture struct {
 	bench.Config
 	url string
@@ -81,7 +81,7 @@ var scenarios = map[string]scenario{
 	},
 }
 
-// Every scenario measures something on a server of its own, and leaves nothing behind.
+// Every scenario measures its figures on a server of its own, and leaves nothing behind.
 func TestScenariosMeasure(t *testing.T) {
 	for name, run := range scenarios {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestScenariosMeasure(t *testing.T) {
 	}
 }
 
-// With the append-only file lateness stands beside what the file alone makes everybody wait.
+// With the append-only file, lateness is shown beside the delay that the file alone causes.
 func TestLatenessBesideTheFile(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
@@ -108,13 +108,14 @@ func TestLatenessBesideTheFile(t *testing.T) {
 			t.Errorf("%s: %+v", name, figure)
 		}
 	}
-	// The entry and its payload of 256 bytes are appended once, beside what XREADGROUP, XACK and the drain append.
+	// The entry and its payload of 256 bytes are appended once, besides the effects of XREADGROUP, XACK and the
+	// drain.
 	if figure, _ := r.Find("lateness_appended"); figure.Value.Median < 400 || figure.Value.Median > 2000 {
 		t.Errorf("%+v", figure)
 	}
 }
 
-// On a cluster the keys of a queue are on one of its nodes, the shared ones on others.
+// On a cluster, the keys of a queue are on one node and the shared keys on others.
 func TestScenariosMeasureOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)
@@ -153,7 +154,7 @@ func measured(t *testing.T, f fixture, run scenario) {
 	f.empty(t)
 }
 
-// empty fails the test unless nothing exists of the prefix.
+// empty fails the test if the prefix has keys.
 func (f fixture) empty(t *testing.T) {
 	t.Helper()
 	if _, err := bench.Take(context.Background(), f.Redis, f.Prefix, false, func(int, int) {}); err != nil {
@@ -161,7 +162,7 @@ func (f fixture) empty(t *testing.T) {
 	}
 }
 
-// Wherever a scenario is interrupted, it ends soon, says so, and leaves nothing behind.
+// A scenario that is interrupted at any step ends soon, returns the error, and leaves nothing behind.
 func TestBenchLeavesNothing(t *testing.T) {
 	for name, run := range scenarios {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +183,7 @@ func TestBenchLeavesNothing(t *testing.T) {
 	}
 }
 
-// interrupted runs a scenario and interrupts it at a step; false: it has fewer.
+// interrupted runs a scenario and interrupts it at a step. It returns false if the scenario has fewer steps.
 func interrupted(t *testing.T, f fixture, run scenario, after int64) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,14 +209,14 @@ func interrupted(t *testing.T, f fixture, run scenario, after int64) bool {
 	return err != nil
 }
 
-// A prefix that holds keys is refused, unless they are to be left alone; and they are.
+// A prefix with keys is refused. With force it is accepted, and its keys stay.
 func TestTakeRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	prefix := server.Prefix(t)
 	f := newFixture(t, server.URL(), prefix)
 	c, key := f.Redis.Client, prefix+":{theirs}:due"
-	for i := range 5000 { // many pages, and one key among them
+	for i := range 5000 { // many pages of SCAN, and a single key of the prefix
 		if err := c.Do(t.Context(), c.B().Set().Key(fmt.Sprint("other-", i)).Value("").Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +250,7 @@ func TestTakeRefusesAPrefixThatHoldsKeys(t *testing.T) {
 	}
 }
 
-// What is out of its limits is named before the server is touched.
+// A value outside its limits is reported before the server is touched.
 func TestConfigIsChecked(t *testing.T) {
 	for field, run := range map[string]func(bench.Config) error{
 		"payload":  func(c bench.Config) error { c.Payload = 17 << 20; return deliver(c) },

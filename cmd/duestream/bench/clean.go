@@ -15,22 +15,23 @@ import (
 
 const (
 	removeTimeout = time.Minute
-	removeCount   = 50   // queues of one request
-	scanCount     = 1000 // keys that the server looks at in one request
+	removeCount   = 50   // queues per request
+	scanCount     = 1000 // keys that the server scans per request
 )
 
-// Claim is a prefix that is measured under.
+// Claim is a claimed prefix for measurements.
 type Claim struct {
 	redis  *bridge.Redis
 	prefix string
-	there  map[string]bool // keys that all queues share, and that were there before us
+	there  map[string]bool // shared keys that existed before Take
 }
 
-// ErrOccupied: there are keys of the prefix already.
+// ErrOccupied: the prefix has keys already.
 var ErrOccupied = errors.New("holds keys already")
 
-// Take claims a prefix before scenarios run under it. It goes through the keys of every server, in bounded steps, and fails with
-// ErrOccupied at the first that belongs to the prefix, unless force is set. Progress is told how many keys it has seen.
+// Take claims a prefix before scenarios run under it. It scans the keys of every server, in bounded steps, and fails
+// with ErrOccupied at the first key of the prefix. With force it does not scan. progress gets the number of keys
+// scanned.
 func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progress func(keys, of int)) (*Claim, error) {
 	if err := lua.CheckPrefix(prefix); err != nil {
 		return nil, err
@@ -55,14 +56,14 @@ func Take(ctx context.Context, r *bridge.Redis, prefix string, force bool, progr
 	return c, nil
 }
 
-// shared returns the keys that belong to no queue and that bridges and clients write by themselves.
+// shared returns the keys that belong to no queue, and that bridges and clients write by themselves.
 func (c *Claim) shared() []string {
 	g := lua.NewGlobals(c.prefix)
 	return []string{g.Queues, g.Bridges, g.Wake}
 }
 
-// Release removes what was not there before Take and belongs to no queue: scenarios remove their queues themselves. It does so
-// also when ctx has ended.
+// Release deletes the shared keys that did not exist before Take. Scenarios delete their queues themselves. It works
+// also after ctx has ended.
 func (c *Claim) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -77,7 +78,7 @@ func (c *Claim) Release(ctx context.Context) error {
 	return nil
 }
 
-// find returns a key that matches, "" if there is none.
+// find returns a key that matches the pattern, or "".
 func find(ctx context.Context, c rueidis.Client, pattern string, progress func(keys, of int)) (string, error) {
 	nodes, all, seen := c.Nodes(), 0, 0
 	for _, node := range nodes {
@@ -103,8 +104,8 @@ func find(ctx context.Context, c rueidis.Client, pattern string, progress func(k
 	return "", nil
 }
 
-// Remove deletes the keys of queues and takes them out of the registry, some queues a request. What is large is freed by the
-// server in the background.
+// Remove deletes the keys of queues and their entries in the registry, 50 queues per request. The server frees large
+// keys in the background.
 func Remove(ctx context.Context, r *bridge.Redis, prefix string, queues ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()

@@ -8,13 +8,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// clock tells the server's time by the clock of this process.
+// clock computes the server's time from the clock of this process.
 type clock struct{ offset time.Duration }
 
 const clockSlack = 200 * time.Microsecond // servers read their clock once for several commands
 
-// clock compares the clocks by TIME. A difference that the round trip explains is none: the two are one then, or as good as
-// that. Any other is corrected, and the note says so, and how exact that is.
+// clock compares the two clocks by TIME. A difference that the round trip may explain counts as none. Any other
+// difference is corrected, and the note gives its size and accuracy.
 func (r *rig) clock(ctx context.Context) (clock, string, error) {
 	best, offset := time.Duration(1<<62), time.Duration(0)
 	for range 25 {

@@ -10,31 +10,31 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Config says where a scenario works and what all scenarios have in common. Redis, Prefix and Queue are required.
+// Config holds the settings that all scenarios share. Redis, Prefix and Queue are required.
 type Config struct {
-	// Redis is used for floor and product alike.
+	// Redis is the connection of both floor and product.
 	Redis  *bridge.Redis
 	Prefix string
-	// Queue must hold nothing, and nobody else may use it. No bridge of anybody else may serve the prefix.
+	// Queue must be empty and used by nobody else. No other bridge may serve the prefix.
 	Queue string
 
-	// Messages is how many one round takes, of the floor and of the product. Default: by scenario.
+	// Messages is the number of messages in a round, for the floor and for the product. Default: by scenario.
 	Messages int
 	// Payload is the size of each message in bytes. Default 256; negative = empty.
 	Payload int
-	// Backlog is how many messages stay scheduled for the day after tomorrow meanwhile. Default 0.
+	// Backlog is the number of messages that stay scheduled, due in two days, during the measurement. Default 0.
 	Backlog int
-	// Rounds is how often floor and product take turns, or the measurement is made. Default 5, where the scenario does not say
-	// otherwise.
+	// Rounds is the number of rounds, each with the floor and the product. Default 5, unless the scenario has its
+	// own.
 	Rounds int
-	// Concurrency is how many messages a worker holds. Default 1,000.
+	// Concurrency is the number of messages that a worker holds. Default 1,000.
 	Concurrency int
 
-	// Progress, when set, is told what is going on: a step, and how much of it is done. It is called from several goroutines.
+	// Progress, if set, gets the current step, and how much of it is done. It is called from several goroutines.
 	Progress func(step string, done, of int)
 }
 
-// limits of what is configured, by name.
+// limits holds the lowest and highest value of each setting.
 var limits = map[string][2]int{
 	"messages": {1, 20_000_000}, "payload": {0, lua.MaxPayloadBytes}, "backlog": {0, 20_000_000}, "rounds": {1, 1000},
 	"concurrency": {1, 10_000}, "callers": {1, 10_000}, "batch": {1, lua.MaxBatch}, "calls": {1, 20_000_000},
@@ -48,8 +48,8 @@ const (
 	MaxDuration = time.Hour
 )
 
-// Check refuses numbers that are outside the limits of the setting they are meant for, as the scenarios do. The error is a
-// *lua.InvalidError with that name.
+// Check refuses numbers outside the limits of a setting, as the scenarios do. The error is a *lua.InvalidError with
+// the name of the setting.
 func Check(setting string, numbers ...int) error {
 	for _, n := range numbers {
 		if l := limits[setting]; n < l[0] || n > l[1] {
@@ -59,7 +59,7 @@ func Check(setting string, numbers ...int) error {
 	return nil
 }
 
-// CheckDuration refuses durations of a round that are not 100ms to 1h.
+// CheckDuration refuses a duration of a round outside 100ms to 1h.
 func CheckDuration(d time.Duration) error {
 	if d < MinDuration || d > MaxDuration {
 		return lua.Invalid("duration", d.String(), "must be between %s and %s", MinDuration, MaxDuration)
@@ -76,7 +76,7 @@ func (c Config) withDefaults(messages, rounds int) Config {
 	return c
 }
 
-// preset gives those fields their defaults that are zero.
+// preset sets fields that are zero to their defaults.
 func preset[T int | time.Duration](fields map[*T]T) {
 	for field, value := range fields {
 		if *field == 0 {
@@ -94,10 +94,10 @@ func (c Config) validate() error {
 		Check("backlog", c.Backlog), Check("rounds", c.Rounds), Check("concurrency", c.Concurrency))
 }
 
-// step is one side of one round, under a context that can end it.
+// step measures one side, floor or product, of one round. ctx can end it.
 type step func(ctx context.Context) (float64, error)
 
-// turns lets floor and product take turns.
+// turns runs the rounds, each with the floor first and then the product.
 func (c Config) turns(ctx context.Context, s *series, floor, product step) error {
 	for round := range c.Rounds {
 		low, err := c.one(ctx, s, "floor", round, floor)

@@ -14,11 +14,12 @@ const group = "bench"
 // DeliverConfig configures Deliver. Messages is 200,000 by default.
 type DeliverConfig struct{ Config }
 
-// Deliver measures how many messages a second come through from the schedule to the acknowledgement, to one group and to two: all
-// are due already, one process has one bridge and a worker for each group whose handler does nothing, and the clock runs from the
-// moment at which the queue is let go until all are acknowledged and the stream is empty. The floor is what one writes by hand,
-// see byHand. What the server does for a message on either side is told, too.
+// Deliver measures how many messages a second go from the schedule to the acknowledgement, for one group and for two.
+// All messages are due already. One process has one bridge, and for each group a worker whose handler does nothing.
+// The time runs from the release of the queue until all messages are acknowledged and the stream is empty. The floor
+// is a program written by hand, see byHand. The server's CPU time for a message is reported for both sides.
 //
+// The scripts alone are the drain script called in a loop, then XREADGROUP and XACK in a loop, 500 messages per call.
 // The scripts alone are the drain script called in a loop, then XREADGROUP and XACK in a loop, 500 messages each.
 func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 5)
@@ -47,13 +48,13 @@ func Deliver(ctx context.Context, cfg DeliverConfig) (Result, error) {
 	})
 }
 
-// delivering is one figure of Deliver.
+// delivering is a figure of Deliver.
 type delivering struct {
 	name   string
 	groups []string
 }
 
-// due fills the queue with messages that are due, and held. The groups are there.
+// due fills the held queue with messages that are due, and creates the groups.
 func (r *rig) due(ctx context.Context, what string, groups ...string) error {
 	for _, name := range groups {
 		if err := r.group(ctx, name); err != nil {
@@ -67,7 +68,7 @@ func (r *rig) due(ctx context.Context, what string, groups ...string) error {
 	return r.fill(ctx, what, r.Messages, func(int) time.Time { return now })
 }
 
-// scriptsAlone measures the two stages on their own.
+// scriptsAlone measures the drain and the read on their own, in messages a second.
 func (r *rig) scriptsAlone(ctx context.Context) (drain, read float64, err error) {
 	if err := r.due(ctx, "fill", group); err != nil {
 		return 0, 0, err
@@ -113,7 +114,8 @@ func (r *rig) deliver(ctx context.Context, d delivering, server *[]float64) (rat
 	return rate, r.clear(ctx)
 }
 
-// rated is how many messages a second come through while do runs. What the server does for each is appended, if it tells.
+// rated returns how many messages a second go through while do runs. The server's CPU time per message is appended to
+// server, if the server reports it.
 func (r *rig) rated(ctx context.Context, server *[]float64, do func() error) (float64, error) {
 	begin := time.Now()
 	var took time.Duration
@@ -141,7 +143,7 @@ func (r *rig) process(ctx context.Context, cfg bridge.WorkerConfig) ([]*part, er
 	return []*part{b, w}, nil
 }
 
-// through waits until as many messages were handled as there are, by each group, and the stream is empty.
+// through waits until each group has handled all messages, and the stream is empty.
 func (r *rig) through(ctx context.Context, handled *atomic.Int64, groups int) error {
 	return until(ctx, r.longest(), "not all messages come through", func() (bool, error) {
 		n := int(handled.Load())
@@ -154,7 +156,7 @@ func (r *rig) through(ctx context.Context, handled *atomic.Int64, groups int) er
 	})
 }
 
-// longest is how long the messages of a round may take: 1,000 a second are far too few for any server.
+// longest is the time limit of a round. Any server delivers far more than the 1,000 messages a second that it allows.
 func (r *rig) longest() time.Duration {
 	return time.Minute + time.Duration(r.Messages)*time.Millisecond
 }

@@ -17,12 +17,12 @@ import (
 // EnqueueConfig configures Enqueue. Messages is 100,000 by default.
 type EnqueueConfig struct {
 	Config
-	Callers []int // how many schedule at the same time, one number after the other; default 64 and 256
-	Batch   int   // messages of a ScheduleBatch; default 100
-	Calls   int   // of the caller that is alone, a round; default 2,000
+	Callers []int // numbers of concurrent callers, each measured by itself; default 64 and 256
+	Batch   int   // messages per ScheduleBatch; default 100
+	Calls   int   // calls of the single caller in a round; default 2,000
 }
 
-const inFlight = 8 // batches that are scheduled at the same time
+const inFlight = 8 // concurrent batches
 
 func (c EnqueueConfig) withDefaults() EnqueueConfig {
 	c.Config = c.Config.withDefaults(100_000, 5)
@@ -33,10 +33,10 @@ func (c EnqueueConfig) withDefaults() EnqueueConfig {
 	return c
 }
 
-// Enqueue measures how fast messages are taken that are due tomorrow: from one caller after the other, from many at once, and in
-// batches, one after the other and some at once; of the caller that is alone also what the server does for a message. The floor
-// is what a producer without us sends: HSET and ZADD in one pipeline, of a batch one each with all its messages. Where calls are
-// made at once, the floor is the better of two clients: the one that we use, and one that is tuned for it.
+// Enqueue measures how fast messages are taken that are due tomorrow: from a single caller, from concurrent callers,
+// and in batches, one by one and concurrently. For the single caller it also measures the server's work per message.
+// The floor is a producer without us: HSET and ZADD in one pipeline, and one of each for a whole batch. For
+// concurrent calls, the floor is the better one of two clients: ours, and one that is tuned for such calls.
 func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 	cfg = cfg.withDefaults()
 	err := errors.Join(Check("callers", cfg.Callers...), Check("batch", cfg.Batch), Check("calls", cfg.Calls))
@@ -50,7 +50,7 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 			return Result{}, err
 		}
 		defer end()
-		if err := e.call(ctx); err != nil { // has the server learn the script, and the queue registered
+		if err := e.call(ctx); err != nil { // so that the server has the script, and the queue is registered
 			return Result{}, err
 		}
 		if err := e.clear(ctx); err != nil {
@@ -63,8 +63,8 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 			*series
 			floor, product step
 		}
-		// The caller that is alone comes first: once calls were made at the same time, the client library hands every call over
-		// to its writer.
+		// The single caller comes first: after concurrent calls, the client library passes every call to its writer
+		// goroutine.
 		parts := []part{
 			{alone, e.latency(e.plain(r.c, 1), &cpu.floor, &commands.floor), e.latency(e.call, &cpu.values, &commands.values)},
 			{batches, e.rate(1, cfg.Batch, e.plain(r.c, cfg.Batch)), e.rate(1, cfg.Batch, e.batch)},
@@ -89,13 +89,14 @@ func Enqueue(ctx context.Context, cfg EnqueueConfig) (Result, error) {
 type enqueue struct {
 	*rig
 	cfg     EnqueueConfig
-	clients []rueidis.Client // of the floor
+	clients []rueidis.Client // clients of the floor
 	ids     atomic.Int64
 }
 
-// tune adds the client that is tuned for calls that are made at once. Of 24 settings (one and two connections, flushes after 0 to
-// 200 µs, buffers, rings, Nagle's algorithm) one connection that collects calls for 50 µs gave most with 64 and with 256 callers,
-// 1.7 to 2.3 times what the default settings gave. 20 and 75 µs came near; buffers, rings and Nagle's algorithm changed nothing.
+// tune adds a client that is tuned for concurrent calls. Of 24 settings (one and two connections, flushes after 0 to
+// 200 µs, buffers, rings, Nagle's algorithm), one connection that collects calls for 50 µs was fastest with 64 and
+// with 256 callers: 1.7 to 2.3 times as fast as the default. 20 and 75 µs came near. Buffers, rings and Nagle's
+// algorithm changed nothing.
 func (e *enqueue) tune() (end func(), err error) {
 	connect := e.Redis.Connect()
 	if connect == nil {
@@ -111,7 +112,7 @@ func (e *enqueue) tune() (end func(), err error) {
 	return tuned.Close, nil
 }
 
-// best is the rate of the floor with the client that gives most.
+// best returns the rate of the floor with the fastest client.
 func (e *enqueue) best(callers, size int) step {
 	return func(ctx context.Context) (best float64, err error) {
 		for _, c := range e.clients {
@@ -125,7 +126,7 @@ func (e *enqueue) best(callers, size int) step {
 	}
 }
 
-// call is one call of whoever schedules.
+// call schedules one message or batch.
 type call func(ctx context.Context) error
 
 func (e *enqueue) call(ctx context.Context) error {
@@ -133,7 +134,7 @@ func (e *enqueue) call(ctx context.Context) error {
 	return err
 }
 
-// batch is a batch as callers make it.
+// batch schedules a batch through our client.
 func (e *enqueue) batch(ctx context.Context) error {
 	batch := make([]bridge.NewMessage, e.cfg.Batch)
 	for i := range batch {
@@ -142,13 +143,14 @@ func (e *enqueue) batch(ctx context.Context) error {
 	return e.schedule(ctx, e.client, batch)
 }
 
-// plain is what a producer without us sends for n messages: the two commands that leave the same behind.
+// plain returns the call of a producer without us for n messages: the two commands that store the same data.
 func (e *enqueue) plain(c rueidis.Client, n int) call {
 	return func(ctx context.Context) error { return e.put(ctx, c, n, time.Now().Add(tomorrow), &e.ids) }
 }
 
-// latency is the median of one call after the other, in µs. Their context cannot end: one that can has the call made by another
-// goroutine, and the client library's as well. What the server did for a message is appended to cpu and commands, if it tells.
+// latency measures the median time of sequential calls, in µs. Their context cannot end: with one that can, our
+// client and the client library would each pass the call to another goroutine. The server's work per message is
+// appended to cpu and commands, if the server reports it.
 func (e *enqueue) latency(do call, cpu, commands *[]float64) step {
 	return func(ctx context.Context) (float64, error) {
 		took, lasting := make([]time.Duration, e.cfg.Calls), context.WithoutCancel(ctx)
@@ -174,8 +176,8 @@ func (e *enqueue) latency(do call, cpu, commands *[]float64) step {
 	}
 }
 
-// rate is how many messages a second the callers get through together, with calls of size messages each. The context of one that
-// is alone cannot end, as in latency.
+// rate measures how many messages a second the callers send together, with size messages per call. The context of a
+// single caller cannot end, as in latency.
 func (e *enqueue) rate(callers, size int, do call) step {
 	return func(ctx context.Context) (float64, error) {
 		var next atomic.Int64

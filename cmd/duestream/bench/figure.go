@@ -2,7 +2,7 @@ package bench
 
 import "slices"
 
-// Spread is what the rounds gave for one figure.
+// Spread summarizes the values of all rounds of a figure.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
@@ -17,26 +17,26 @@ func spread(values []float64) Spread {
 	return Spread{Median: (s[len(s)/2] + s[(len(s)-1)/2]) / 2, Min: s[0], Max: s[len(s)-1]}
 }
 
-// Figure is one thing that was measured. Floor and Ratio are nil where there is nothing to compare with.
+// Figure is one measured value. Floor and Ratio are nil if there is no floor.
 type Figure struct {
 	Name  string  `json:"name"`
 	Unit  string  `json:"unit"`
 	Value Spread  `json:"value"`
 	Floor *Spread `json:"floor,omitempty"`
-	Ratio *Spread `json:"ratio,omitempty"` // value / floor, round by round
+	Ratio *Spread `json:"ratio,omitempty"` // value divided by floor, in each round
 
-	// LowerIsBetter tells how to read value and ratio: a rate is good when it is high, a duration when it is low.
+	// LowerIsBetter is true for durations and costs, and false for rates.
 	LowerIsBetter bool `json:"lower_is_better"`
 }
 
-// Result is what one scenario measured.
+// Result is the result of a scenario.
 type Result struct {
 	Scenario string   `json:"scenario"`
 	Figures  []Figure `json:"figures"`
-	Notes    []string `json:"notes,omitempty"` // what a reader must know to read the figures
+	Notes    []string `json:"notes,omitempty"` // facts needed to read the figures
 }
 
-// Find returns the figure of a name.
+// Find returns the figure with a name.
 func (r Result) Find(name string) (Figure, bool) {
 	i := slices.IndexFunc(r.Figures, func(f Figure) bool { return f.Name == name })
 	if i < 0 {
@@ -45,7 +45,7 @@ func (r Result) Find(name string) (Figure, bool) {
 	return r.Figures[i], true
 }
 
-// series gathers the rounds of one figure.
+// series collects the rounds of one figure.
 type series struct {
 	figure        Figure
 	values, floor []float64
@@ -57,10 +57,10 @@ func lower(name, unit string) *series {
 	return &series{figure: Figure{Name: name, Unit: unit, LowerIsBetter: true}}
 }
 
-// add takes one round without a floor.
+// add adds a round without a floor.
 func (s *series) add(value float64) { s.values = append(s.values, value) }
 
-// pair takes one round with its floor.
+// pair adds a round with its floor.
 func (s *series) pair(value, floor float64) {
 	s.values, s.floor = append(s.values, value), append(s.floor, floor)
 }

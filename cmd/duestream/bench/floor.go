@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	floorLimit    = 500 // messages of one request of the floors
+	floorLimit    = 500 // messages per request of the floors
 	floorConsumer = "floor"
 )
 
-// put schedules n messages without us, with IDs that are as long as those that a Client makes, and in order like them.
+// put schedules n messages without our client. Its IDs have the length and the order of IDs that a Client makes.
 func (r *rig) put(ctx context.Context, c rueidis.Client, n int, due time.Time, ids *atomic.Int64) error {
 	payloads, times := c.B().Hset().Key(r.keys.Payload).FieldValue(), c.B().Zadd().Key(r.keys.Due).ScoreMember()
 	payload, score := rueidis.BinaryString(r.payload), float64(due.UnixMilli())
@@ -28,7 +28,7 @@ func (r *rig) put(ctx context.Context, c rueidis.Client, n int, due time.Time, i
 	return failed("HSET and ZADD", c.DoMulti(ctx, payloads.Build(), times.Build()))
 }
 
-// failed is the first error of replies.
+// failed returns the first error among replies.
 func failed(command string, replies []rueidis.RedisResult) error {
 	for _, reply := range replies {
 		if err := reply.Error(); err != nil {
@@ -38,8 +38,7 @@ func failed(command string, replies []rueidis.RedisResult) error {
 	return nil
 }
 
-// drainAlone moves all that is due into the stream with the drain script, one call after the other, and says how many messages a
-// second that were.
+// drainAlone calls the drain script until no message is due, and returns the rate in messages a second.
 func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 	moved, begin := 0, time.Now()
 	for {
@@ -58,8 +57,8 @@ func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 	return rate, nil
 }
 
-// readAlone reads all entries of the stream for a group, each read followed by what settle does with it, and says how many
-// messages a second that were.
+// readAlone reads all entries of the stream for a group, calls settle after each read, and returns the rate in
+// messages a second.
 func (r *rig) readAlone(
 	ctx context.Context, group string, settle func(context.Context, []rueidis.XRangeSlice) error,
 ) (float64, error) {
@@ -86,7 +85,7 @@ func (r *rig) readAlone(
 	return rate, nil
 }
 
-// xack acknowledges entries for a group, and no more.
+// xack returns a function that only acknowledges entries for a group.
 func (r *rig) xack(group string) func(context.Context, []rueidis.XRangeSlice) error {
 	return func(ctx context.Context, entries []rueidis.XRangeSlice) error {
 		ids := make([]string, len(entries))
@@ -97,5 +96,5 @@ func (r *rig) xack(group string) func(context.Context, []rueidis.XRangeSlice) er
 	}
 }
 
-// harmonic is the rate of two stages that one server does one after the other.
+// harmonic returns the rate of two stages that run one after the other on one server.
 func harmonic(a, b float64) float64 { return 1 / (1/a + 1/b) }

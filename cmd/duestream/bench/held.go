@@ -12,13 +12,13 @@ import (
 // HeldConfig configures Held. Messages is 1,000,000 by default, Rounds 1.
 type HeldConfig struct {
 	Config
-	Flight int           // messages on their way at the same time; default 20,000
+	Flight int           // messages in flight; default 20,000
 	Rest   time.Duration // as for Memory
 }
 
-// Held measures what one entry costs that a worker holds, and goes on extending, while other messages pass through the queue
-// with two groups: the server's memory above that of the empty server, at most and at the end, beside the same without that
-// worker.
+// Held measures the memory that one held entry costs. A worker holds and extends the entry while other messages pass
+// through the queue with two groups. The figures are the server's memory above that of the empty server, at its
+// maximum and at the end, with and without that worker.
 func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Flight: 20_000})
 	cfg.Config = cfg.Config.withDefaults(1_000_000, 1)
@@ -30,7 +30,7 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 		most, final := lower("held_memory_max", "MiB"), lower("held_memory_final", "KiB")
 		without, more := lower("held_memory_final_without", "KiB"), lower("held_memory_final_difference", "KiB")
 		slow := r.slowLog(ctx)
-		first := cfg // a first pass that does not count, so that the server has all scripts and buffers that it will have
+		first := cfg // a warm-up that does not count, so that scripts and buffers are allocated
 		first.Rest = time.Millisecond
 		r.Messages = min(cfg.Messages, cfg.Flight)
 		if _, _, err := r.pass(ctx, first, true); err != nil {
@@ -57,7 +57,8 @@ func Held(ctx context.Context, cfg HeldConfig) (Result, error) {
 	})
 }
 
-// pass lets the messages through, with or without an entry that is held, and returns the memory above that of the empty queue.
+// pass sends the messages through, with or without a held entry, and returns the memory above that of the empty
+// queue.
 func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final float64, err error) {
 	if err := r.clear(ctx); err != nil {
 		return 0, 0, err
@@ -111,7 +112,7 @@ func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final 
 	}
 	err = until(ctx, r.longest(), "what is acknowledged is not freed", func() (bool, error) {
 		n, err := r.number(ctx, r.c.B().Xlen().Key(r.keys.Stream).Build())
-		return n <= left+100, err // the guarantee: within one stream node
+		return n <= left+100, err // guaranteed: within one stream node
 	})
 	if err != nil {
 		return 0, 0, err
@@ -122,14 +123,14 @@ func (r *rig) pass(ctx context.Context, cfg HeldConfig, hold bool) (most, final 
 
 const heldPayload = "held"
 
-// holder starts a worker that takes one entry and keeps it until it is stopped.
+// holder starts a worker that takes one entry and holds it until it is stopped.
 func (r *rig) holder(ctx context.Context) (*part, error) {
 	has := make(chan struct{}, 1)
 	w, err := r.work(ctx, bridge.WorkerConfig{Group: group, Concurrency: 1, ShutdownTimeout: -1,
 		Handler: func(ctx context.Context, _ *bridge.Message) error {
 			select {
 			case has <- struct{}{}:
-			default: // it was lost, and came again
+			default: // the entry was reclaimed and delivered again
 			}
 			<-ctx.Done()
 			return ctx.Err()
@@ -148,7 +149,7 @@ func (r *rig) holder(ctx context.Context) (*part, error) {
 	}
 }
 
-// feed schedules the messages so that never more than flight of them are on their way, until all were handled.
+// feed schedules messages until all are handled. At most flight of them are in flight.
 func (r *rig) feed(ctx context.Context, flight int, handled []atomic.Int64) error {
 	done := func() int {
 		least := handled[0].Load()

@@ -13,19 +13,19 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// IdleConfig configures Idle. Dial is required; Rounds is 1 by default. Nothing is scheduled, unless Backlog says so.
+// IdleConfig configures Idle. Dial is required. Rounds is 1 by default. Only Backlog schedules messages.
 type IdleConfig struct {
 	Config
-	Queues   int           // with a group each; default 1,000
-	Bridges  int           // with connections of their own; default 4
-	Duration time.Duration // of the look; default 15s
-	// Dial connects a bridge as Redis was connected, with the option.
+	Queues   int           // with one group each; default 1,000
+	Bridges  int           // each with connections of its own; default 4
+	Duration time.Duration // of each measurement; default 15s
+	// Dial makes a bridge's connection: as Redis was made, with further options.
 	Dial func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
 }
 
-// Idle measures what bridges cost when nothing happens. Requests are counted on the wire as the bridges send them, because the
-// server's counters count what scripts call as well; the CPU time is what the server says it has used, with the bridges and
-// without them.
+// Idle measures the cost of bridges when nothing happens. Requests are counted on the wire as the bridges send them,
+// because the server's counters include commands inside scripts. The CPU time is reported by the server, with the
+// bridges and without them.
 func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Queues: 1000, &cfg.Bridges: 4})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -125,7 +125,7 @@ func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err
 	return nil
 }
 
-// settle waits until every bridge knows all others and all queues, and they send no less than a while before.
+// settle waits until every bridge knows all bridges and queues, and the rate of requests no longer falls.
 func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wire) error {
 	err := until(ctx, patience, "the bridges do not take up the queues", func() (bool, error) {
 		owned := 0
@@ -168,7 +168,7 @@ func sum(counts []int64) (total int64) {
 	return total
 }
 
-// share is how much of a core the servers use, in percent; -1 when they do not tell.
+// share returns the CPU use of all servers in percent of a core; -1 if they do not report it.
 func (i *idle) share(ctx context.Context, window time.Duration) (float64, error) {
 	before, begin, err := i.cpu(ctx), time.Now(), error(nil)
 	if err = pause(ctx, window); err != nil {
@@ -180,7 +180,7 @@ func (i *idle) share(ctx context.Context, window time.Duration) (float64, error)
 	return -1, nil
 }
 
-// cpu is the CPU time that all servers have used, in seconds; 0 when they do not tell.
+// cpu returns the CPU time used by all servers, in seconds; 0 if they do not report it.
 func (i *idle) cpu(ctx context.Context) (total float64) {
 	for _, node := range i.c.Nodes() {
 		used, err := numbers(node.Do(ctx, node.B().Info().Section("cpu").Build()))
@@ -192,7 +192,7 @@ func (i *idle) cpu(ctx context.Context) (total float64) {
 	return total
 }
 
-// pause waits: the length of a measurement.
+// pause waits for d.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -10,7 +10,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// info returns the numbers of one section of INFO of the server that holds the queue; none when it does not tell.
+// info returns the numbers in a section of INFO, from the server that holds the queue. It returns none if INFO is
+// refused.
 func (r *rig) info(ctx context.Context, section string) (map[string]float64, error) {
 	return numbers(r.c.Do(ctx, r.c.B().Info().Section(section).Build().SetSlot(r.keys.Due)))
 }
@@ -26,7 +27,7 @@ func numbers(reply rueidis.RedisResult) (map[string]float64, error) {
 	values := map[string]float64{}
 	for line := range strings.SplitSeq(text, "\r\n") {
 		if name, value, ok := strings.Cut(line, ":"); ok {
-			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",") // of a line of commandstats
+			calls, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",") // in a line of commandstats
 			if n, err := strconv.ParseFloat(calls, 64); err == nil {
 				values[name] = n
 			}
@@ -35,14 +36,14 @@ func numbers(reply rueidis.RedisResult) (map[string]float64, error) {
 	return values, nil
 }
 
-// cost is what the server did that holds the queue.
+// cost is the work of the server that holds the queue.
 type cost struct {
 	took     time.Duration
-	cpu      float64 // µs of its main thread, or of all threads where it does not tell
-	commands float64 // those inside scripts, and those of clients, without the calls of the scripts
+	cpu      float64 // µs of its main thread, or of all threads if it does not report that
+	commands float64 // commands in scripts and of clients, without the script calls themselves
 }
 
-// spent says what the server does while do runs; nil when it does not tell.
+// spent measures the server's work while do runs. It returns nil if the server does not report it.
 func (r *rig) spent(ctx context.Context, do func() error) (*cost, error) {
 	before, err := r.commands(ctx)
 	if err != nil {
@@ -66,7 +67,7 @@ func (r *rig) spent(ctx context.Context, do func() error) (*cost, error) {
 	return c, err
 }
 
-// cpuTime is how much CPU time the server has used, in µs; 0 when it does not tell.
+// cpuTime returns the CPU time that the server has used, in µs; 0 if it does not report it.
 func (r *rig) cpuTime(ctx context.Context) (float64, error) {
 	cpu, err := r.info(ctx, "cpu")
 	if main := cpu["used_cpu_sys_main_thread"] + cpu["used_cpu_user_main_thread"]; main > 0 {
@@ -75,7 +76,7 @@ func (r *rig) cpuTime(ctx context.Context) (float64, error) {
 	return 1e6 * (cpu["used_cpu_sys"] + cpu["used_cpu_user"]), err
 }
 
-// commands is how many commands the server has executed.
+// commands returns the number of commands that the server has executed.
 func (r *rig) commands(ctx context.Context) (total float64, err error) {
 	stats, err := r.info(ctx, "commandstats")
 	for name, calls := range stats {

@@ -15,16 +15,17 @@ import (
 // LatenessConfig configures Lateness. Messages follows from rate and duration; Rounds is 1 by default.
 type LatenessConfig struct {
 	Config
-	Rate     int           // messages due a second, evenly; default 20,000
-	Duration time.Duration // of one round; default 15s
+	Rate     int           // messages due per second, evenly spread; default 20,000
+	Duration time.Duration // of a round; default 15s
 }
 
-// Lateness measures how late messages are delivered that become due at a steady rate: from the due time to the start of the
-// handler. They are scheduled beforehand, each for a millisecond of its own as far as the rate allows. One bridge, one worker.
-// A rate above what the server can deliver gives a queue that grows: the maximum is near the duration then.
+// Lateness measures the time from the due time to the start of the handler, for messages that become due at a steady
+// rate. They are scheduled beforehand, with due times spread as evenly as milliseconds allow. There is one bridge and
+// one worker. With a rate above the server's capacity the queue grows, and the maximum comes near the duration.
 //
-// With the append-only file the floor is what that costs everybody, see beside: the same bytes a second by plain commands. Told
-// are also how far above it we are, and what of a message is appended while it becomes due, is delivered and acknowledged.
+// With an append-only file, the floor is the delay that the file causes for any command, see beside: the same bytes a
+// second by plain commands. Further figures are the difference to that floor, and the bytes appended per message from
+// its due time to its acknowledgement.
 func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Rate: 20_000})
 	preset(map[*time.Duration]time.Duration{&cfg.Duration: 15 * time.Second})
@@ -67,7 +68,7 @@ func Lateness(ctx context.Context, cfg LatenessConfig) (Result, error) {
 	})
 }
 
-// noted adds what there is to say.
+// noted adds notes to a result. Empty notes are left out.
 func noted(r Result, notes ...string) Result {
 	for _, note := range notes {
 		if note != "" {
@@ -80,8 +81,8 @@ func noted(r Result, notes ...string) Result {
 // BurstConfig configures Burst. Messages is 25,000 by default.
 type BurstConfig struct{ Config }
 
-// Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time that the drain
-// script alone, and XREADGROUP with XACK alone, take for as many.
+// Burst measures when messages are delivered that are all due in the same millisecond. The floor is the time of the
+// drain script alone, plus XREADGROUP with XACK alone, for as many messages.
 func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(25_000, 5)
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
@@ -103,7 +104,7 @@ func Burst(ctx context.Context, cfg BurstConfig) (Result, error) {
 	})
 }
 
-// times makes rounds that need the server's clock.
+// times runs rounds that need the server's clock.
 func (r *rig) times(ctx context.Context, round func(context.Context, clock) error) (note string, err error) {
 	c, note, err := r.clock(ctx)
 	for i := 0; err == nil && i < r.Rounds; i++ {
@@ -113,10 +114,10 @@ func (r *rig) times(ctx context.Context, round func(context.Context, clock) erro
 	return note, err
 }
 
-const leads = 4 // how often scheduling beforehand may take too long, each time with twice the time
+const leads = 4 // attempts to schedule in time, each with twice the time of the last
 
-// late schedules the messages, the i-th for after(i) from a common moment on, and returns how late each of them was, sorted, and
-// how many bytes of each the server appended to its file since they were scheduled, negative when that is not known.
+// late schedules the messages, the i-th due at after(i) from a common start. It returns the lateness of each message,
+// sorted, and the bytes per message that the server appended to its file after the scheduling; negative if unknown.
 func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration) (
 	sorted []time.Duration, appended float64, err error,
 ) {
@@ -158,8 +159,8 @@ func (r *rig) late(ctx context.Context, c clock, after func(i int) time.Duration
 	return late, appended, r.clear(ctx)
 }
 
-// beforehand schedules the messages while the queue is held, lets it go shortly before the first is due, and says when the last
-// one is.
+// beforehand schedules the messages while the queue is held, and releases the queue shortly before the first is due.
+// It returns when the last one is due.
 func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Duration) (end time.Time, err error) {
 	lead := time.Second + time.Duration(r.Messages)*time.Second/50_000
 	for try := 0; try < leads; try++ {
@@ -185,7 +186,7 @@ func (r *rig) beforehand(ctx context.Context, c clock, after func(i int) time.Du
 		"must be fewer: scheduling them takes this server longer than %s", lead/2)
 }
 
-// quantile is in ms.
+// quantile returns a quantile in ms.
 func quantile(sorted []time.Duration, q float64) float64 {
 	return float64(sorted[int(q*float64(len(sorted)-1))].Microseconds()) / 1000
 }

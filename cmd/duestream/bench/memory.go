@@ -15,15 +15,15 @@ import (
 // MemoryConfig configures Memory. Messages is 200,000 by default, Rounds 1.
 type MemoryConfig struct {
 	Config
-	Rest time.Duration // how long memory must stay the same before that of an empty server counts; default 6s
+	Rest time.Duration // how long memory must stay constant until it counts; default 6s
 }
 
-// DefaultRest is longer than a server takes to shrink the buffers of clients that are quiet.
+// DefaultRest is longer than a server takes to shrink the buffers of idle clients.
 const DefaultRest = 6 * time.Second
 
-// Memory measures what a message costs the server in each state: scheduled, ready, pending for one group and for a second, and
-// what is left when both have acknowledged everything. It is used_memory without the buffers of clients, which come and go; no
-// bridge runs.
+// Memory measures the server's memory per message in each state: scheduled, ready, pending for one group, and for a
+// second one. It also measures the memory left after both groups have acknowledged everything. The measure is
+// used_memory without client buffers, which vary. No bridge runs.
 func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 	cfg.Config = cfg.Config.withDefaults(200_000, 1)
 	preset(map[*time.Duration]time.Duration{&cfg.Rest: DefaultRest})
@@ -34,7 +34,7 @@ func Memory(ctx context.Context, cfg MemoryConfig) (Result, error) {
 		}
 		slow := r.slowLog(ctx)
 		n := r.Messages
-		r.Messages = min(n, chunk) // once through, so that the server has all scripts and buffers that it will have
+		r.Messages = min(n, chunk) // a warm-up, so that scripts and buffers are allocated
 		if err := m.round(ctx, 0); err != nil {
 			return Result{}, err
 		}
@@ -55,7 +55,7 @@ type memory struct {
 	scheduled, ready, pending, left *series
 }
 
-// round takes the messages through all states. A rest of zero is for a round that does not count.
+// round takes the messages through all states. rest is 0 for a round that does not count.
 func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	if err := m.clear(ctx); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	if err := m.due(ctx, "fill", groups...); err != nil {
 		return err
 	}
-	if err := m.client.Close(); err != nil { // forgets its tokens
+	if err := m.client.Close(); err != nil { // forgets the tokens of its calls
 		return err
 	}
 	client, err := m.newClient()
@@ -126,9 +126,9 @@ func (m *memory) round(ctx context.Context, rest time.Duration) error {
 	return nil
 }
 
-// used is the server's memory once it has freed what is to be freed in the background.
+// used returns the server's memory, once the server has freed all unlinked memory in the background.
 func (r *rig) used(ctx context.Context) (float64, error) {
-	_ = r.c.Do(ctx, r.c.B().MemoryPurge().Build().SetSlot(r.keys.Due)).Error() // where it is allowed
+	_ = r.c.Do(ctx, r.c.B().MemoryPurge().Build().SetSlot(r.keys.Due)).Error() // an error means that it is not allowed
 	if err := r.freed(ctx); err != nil {
 		return 0, err
 	}
@@ -139,10 +139,10 @@ func (r *rig) used(ctx context.Context) (float64, error) {
 	return values["used_memory"] - values["mem_clients_normal"], err
 }
 
-const restSlack = 4 << 10 // bytes: what a request more or less makes
+const restSlack = 4 << 10 // bytes: the effect of one more or one less request
 
-// rested is used, once it has not changed for so long: the server counts the buffers of clients now and then only. One that never
-// rests is taken as it is in the end.
+// rested returns used once it has been constant for the time rest, because the server updates its client buffers only
+// now and then. After four times rest it returns the last value.
 func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
 	last, err := r.used(ctx)
 	for since, begin := time.Now(), time.Now(); err == nil && time.Since(since) < rest && time.Since(begin) < 4*rest; {
@@ -158,12 +158,12 @@ func (r *rig) rested(ctx context.Context, rest time.Duration) (float64, error) {
 	return last, err
 }
 
-// slowLog begins to watch the server's log of slow commands. What is returned says by how much it grew: its entries hold some
-// arguments, which is memory that no message uses.
+// slowLog begins to watch the server's slow log. The returned function returns a note if the log has grown: its
+// entries hold arguments, whose memory belongs to no message.
 func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) {
 	size := func(ctx context.Context) int {
 		n, err := r.number(ctx, r.c.B().SlowlogLen().Build().SetSlot(r.keys.Due))
-		if err != nil { // where it is not allowed
+		if err != nil { // not allowed
 			return 0
 		}
 		return n
@@ -177,7 +177,7 @@ func (r *rig) slowLog(ctx context.Context) (grown func(context.Context) string) 
 	}
 }
 
-// ackAll acknowledges what a group holds, and frees what no other needs.
+// ackAll acknowledges all entries that a group holds, and frees those that no other group needs.
 func (r *rig) ackAll(ctx context.Context, group string) error {
 	for {
 		rows, err := r.c.Do(ctx,
@@ -203,7 +203,7 @@ func (r *rig) ackAll(ctx context.Context, group string) error {
 
 const sampleEvery = 20 * time.Millisecond
 
-// watch samples the memory until the returned function is called, which says what it was at most.
+// watch samples the memory until the returned function is called. That function returns the maximum.
 func (r *rig) watch(ctx context.Context) (most func() (float64, error)) {
 	ctx, cancel := context.WithCancel(ctx)
 	type seen struct {

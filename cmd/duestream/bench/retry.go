@@ -15,7 +15,7 @@ import (
 // RetryConfig configures Retry. Messages is 200,000 by default, Rounds 3.
 type RetryConfig struct {
 	Config
-	Attempts int // deliveries of each message; default 5
+	Attempts int // deliveries per message; default 5
 }
 
 const (
@@ -25,9 +25,9 @@ const (
 
 var errBench = errors.New("a handler that always fails")
 
-// Retry measures how many failed deliveries a second are scheduled again or dead-lettered: every message fails as often as it
-// may, after short delays. One bridge, one worker. The floor is that of Deliver with the retry script in the place of XACK, 500
-// a call.
+// Retry measures how many failed deliveries a second are scheduled again or dead-lettered. Every message fails in all
+// its attempts, with short delays. There is one bridge and one worker. The floor is the scripts alone as in Deliver,
+// with the retry script in place of XACK, 500 messages per call.
 func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	preset(map[*int]int{&cfg.Attempts: 5})
 	cfg.Config = cfg.Config.withDefaults(200_000, 3)
@@ -63,7 +63,7 @@ func (r *rig) retryFloor(ctx context.Context, attempts int) (drain, retry float6
 	if drain, err = r.drainAlone(ctx); err != nil {
 		return 0, 0, err
 	}
-	policy := lua.Attempts{Max: attempts, Delays: []time.Duration{time.Hour}} // far enough not to be due meanwhile
+	policy := lua.Attempts{Max: attempts, Delays: []time.Duration{time.Hour}} // not due again during the measurement
 	retry, err = r.readAlone(ctx, group, func(ctx context.Context, entries []rueidis.XRangeSlice) error {
 		failures := make([]lua.Failure, len(entries))
 		for i, e := range entries {

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	tomorrow   = 24 * time.Hour // when measured messages are due that are not to be delivered
-	dayAfter   = 48 * time.Hour // when the backlog is
-	chunk      = 1000           // messages, members or entries of one request that is not measured
+	tomorrow   = 24 * time.Hour // due time of measured messages that are not delivered
+	dayAfter   = 48 * time.Hour // due time of the backlog
+	chunk      = 1000           // messages, members or entries per request outside the measurement
 	stopWithin = 30 * time.Second
-	patience   = 30 * time.Second // for what takes no measurable time: a bridge that starts, memory that is freed
+	patience   = 30 * time.Second // for short steps: the start of a bridge, freeing memory
 )
 
-// rig is one queue that a scenario works on.
+// rig is the queue that a scenario works on.
 type rig struct {
 	Config
 	c       rueidis.Client
 	keys    lua.Keys
 	client  *bridge.Client
 	payload []byte
-	more    []string // queues to remove at the end, besides its own
+	more    []string // further queues to remove at the end
 }
 
-// on runs a scenario on a rig: checks, backlog, and at the end, however it comes, the clean-up.
+// on runs a scenario on a rig: it checks the configuration, schedules the backlog, and always cleans up at the end.
 func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (Result, error)) (_ Result, err error) {
 	if err := cfg.validate(); err != nil {
 		return Result{}, err
@@ -44,9 +44,9 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 	}
 	defer func() {
 		if ctx.Err() != nil {
-			err = ctx.Err() // whatever else that came to look like
+			err = ctx.Err() // whatever error the end of ctx caused
 		}
-		_ = r.client.Close() // before the clean-up: it may write until then
+		_ = r.client.Close() // before the clean-up, because it may write until then
 		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, append(r.more, cfg.Queue)...))
 	}()
 	if err := r.backlog(ctx); err != nil {
@@ -59,8 +59,8 @@ func (r *rig) newClient() (*bridge.Client, error) {
 	return bridge.NewClient(bridge.ClientConfig{Redis: r.Redis, Prefix: r.Prefix})
 }
 
-// backlog schedules what stays scheduled throughout. It takes the other connection, because the client library serves calls
-// that never were made at the same time in a faster way, which is part of what is measured.
+// backlog schedules the messages that stay scheduled. It uses the other connection: the client library is faster on a
+// connection without concurrent calls so far, and that is part of the measurement.
 func (r *rig) backlog(ctx context.Context) error {
 	if r.Backlog == 0 {
 		return nil
@@ -103,10 +103,11 @@ func (r *rig) fill(ctx context.Context, what string, n int, due func(i int) time
 	})
 }
 
-// batch is how many messages go into a batch that is not measured: some MiB at most, of which the client makes a copy.
+// batch returns the size of a batch outside the measurement. A batch has at most some MiB, because the client copies
+// it.
 func (r *rig) batch() int { return min(chunk, max(1, (8<<20)/max(1, len(r.payload)))) }
 
-// schedule schedules a batch, every message of it.
+// schedule schedules a batch, and returns the first error of its messages.
 func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridge.NewMessage) error {
 	results, err := client.ScheduleBatch(ctx, r.Queue, batch)
 	for i := 0; err == nil && i < len(results); i++ {
@@ -115,7 +116,7 @@ func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridg
 	return err
 }
 
-// together runs n workers at once, and returns the first error, which ends the others.
+// together runs n workers concurrently. The first error ends them all, and is returned.
 func together(ctx context.Context, n int, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -131,7 +132,7 @@ func together(ctx context.Context, n int, work func(context.Context) error) erro
 	return context.Cause(ctx)
 }
 
-// clear empties the queue of what the last step left, but for the backlog, its groups and its policy.
+// clear empties the queue after a step. It keeps the backlog, the policy, and the registry entry.
 func (r *rig) clear(ctx context.Context) error {
 	keys := []string{r.keys.Stream, r.keys.Dead, r.keys.Wake, r.keys.Seen}
 	if r.Backlog == 0 {
@@ -147,7 +148,7 @@ func (r *rig) clear(ctx context.Context) error {
 	return r.freed(ctx)
 }
 
-// clearBelow removes what is due before t, in bounded steps.
+// clearBelow removes the messages that are due before t, in bounded steps.
 func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 	top := fmt.Sprintf("(%d", t.UnixMilli())
 	for {
@@ -166,8 +167,8 @@ func (r *rig) clearBelow(ctx context.Context, t time.Time) error {
 	}
 }
 
-// freed waits until the server has freed in the background what was unlinked: for a while, because others may unlink, too. One
-// that does not tell is not waited for.
+// freed waits until the server has freed unlinked memory in the background. It gives up after a while, because others
+// may unlink, too. It does not wait if the server does not report this.
 func (r *rig) freed(ctx context.Context) error {
 	begin := time.Now()
 	return until(ctx, patience, "memory is not freed", func() (bool, error) {
@@ -176,7 +177,7 @@ func (r *rig) freed(ctx context.Context) error {
 	})
 }
 
-// hold holds the queue, or lets it go.
+// hold holds the queue, or releases it.
 func (r *rig) hold(ctx context.Context, held bool) error {
 	return admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
 }
@@ -187,7 +188,7 @@ func (r *rig) group(ctx context.Context, name string) error {
 	return err
 }
 
-// part is a bridge or a worker under way.
+// part is a running bridge or worker.
 type part struct {
 	cancel context.CancelFunc
 	ended  chan error
@@ -200,7 +201,7 @@ func start(run func(context.Context) error) *part {
 	return p
 }
 
-// stop stops parts, the last one first.
+// stop stops parts, in reverse order.
 func stop(parts ...*part) error {
 	var errs []error
 	for i := len(parts) - 1; i >= 0; i-- {
@@ -217,7 +218,7 @@ func stop(parts ...*part) error {
 	return errors.Join(errs...)
 }
 
-// serve starts a bridge and returns when it has taken up the queue.
+// serve starts a bridge, and returns when it serves the queue.
 func (r *rig) serve(ctx context.Context) (*part, error) {
 	b, err := bridge.NewBridge(bridge.Config{Redis: r.Redis, Prefix: r.Prefix})
 	if err != nil {
@@ -243,11 +244,11 @@ func (r *rig) serve(ctx context.Context) (*part, error) {
 	return p, nil
 }
 
-// probe is the ID of an entry that only finds out whether a worker reads.
+// probe is the ID of an entry that shows whether a worker reads.
 const probe = "probe"
 
-// work starts a worker and returns when it reads and has settled a first entry, which its handler does not see. A group that
-// stands alone has nothing left of it then.
+// work starts a worker, and returns when it has read and acknowledged a first entry, which its handler does not see.
+// If there is no other group, the entry is then deleted.
 func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) {
 	cfg.Redis, cfg.Prefix, cfg.Queue = r.Redis, r.Prefix, r.Queue
 	if cfg.Concurrency == 0 {
@@ -282,7 +283,7 @@ func (r *rig) work(ctx context.Context, cfg bridge.WorkerConfig) (*part, error) 
 	return p, nil
 }
 
-// until waits for a condition.
+// until waits for ok, at most for limit. or is the error text after that.
 func until(ctx context.Context, limit time.Duration, or string, ok func() (bool, error)) error {
 	deadline := time.Now().Add(limit)
 	again := time.NewTicker(2 * time.Millisecond)
@@ -304,7 +305,7 @@ func until(ctx context.Context, limit time.Duration, or string, ok func() (bool,
 	}
 }
 
-// number asks for an integer.
+// number returns an integer reply.
 func (r *rig) number(ctx context.Context, cmd rueidis.Completed) (int, error) {
 	n, err := r.c.Do(ctx, cmd).AsInt64()
 	return int(n), err

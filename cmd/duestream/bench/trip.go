@@ -13,25 +13,26 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// TripConfig configures Trip. Messages follows from rates and duration; Rounds is 1 by default, Concurrency that of a worker.
+// TripConfig configures Trip. Messages follows from rates and duration. Rounds is 1 by default, Concurrency that of a
+// worker.
 type TripConfig struct {
 	Config
-	Rates    []int         // messages a second, one rate after the other; default 1, 10, 100, 1,000 and 10,000
-	Duration time.Duration // of each rate, and of the look at what idling costs; default 3s
+	Rates    []int         // messages a second, each measured by itself; default 1, 10, 100, 1,000, 10,000
+	Duration time.Duration // of each rate, and of the idle measurement; default 3s
 }
 
 const (
-	tripDelay   = 300 * time.Millisecond // from schedule to due
-	tripCallers = 16                     // who schedule: more than are under way at any time, as long as the server keeps up
+	tripDelay   = 300 * time.Millisecond // from schedule to due time
+	tripCallers = 16                     // concurrent callers: more than calls in flight while the server keeps up
 	tripRest    = 100 * time.Millisecond // for the last acknowledgements
 )
 
-// Trip measures what one message costs the server from schedule to acknowledged, when messages come evenly, one call each: CPU
-// time, and commands, and how late the handler starts. One process has one bridge and one worker as users run them. The floor is
-// the same service by plain commands, see floorService.
+// Trip measures the server's work for one message from schedule to acknowledgement, when messages come at an even
+// rate, one per call: CPU time, commands, and the lateness of the handler. One process has one bridge and one worker,
+// as users run them. The floor is the same service by plain commands, see floorService.
 //
-// Each side is first looked at while nothing is scheduled. What that costs is a figure of its own; it is not in the cost of a
-// message, and is in the share of a core that the service takes at a rate.
+// Each side is first measured while it is idle. That cost is a figure of its own. It is not part of the cost of a
+// message, but part of the share of a core that the service uses at a rate.
 func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 	if len(cfg.Rates) == 0 {
 		cfg.Rates = []int{1, 10, 100, 1000, 10_000}
@@ -71,7 +72,7 @@ func Trip(ctx context.Context, cfg TripConfig) (Result, error) {
 	})
 }
 
-// messages is how many are sent at a rate.
+// messages returns the number of messages at a rate.
 func (c TripConfig) messages(rate int) int { return max(1, int(float64(rate)*c.Duration.Seconds())) }
 
 type trip struct {
@@ -81,16 +82,16 @@ type trip struct {
 	notes  []string
 
 	mu       sync.Mutex
-	lateness []time.Duration // of the messages that were handled
+	lateness []time.Duration // lateness of the handled messages
 }
 
-// service is what takes messages to a handler.
+// service carries messages to a handler.
 type service struct {
 	start func(ctx context.Context) ([]*part, error)
-	send  call // of one message, due after tripDelay
+	send  call // schedules one message, due after tripDelay
 }
 
-// service is ours.
+// service returns the service of duestream.
 func (t *trip) service() service {
 	return service{
 		start: func(ctx context.Context) ([]*part, error) {
@@ -114,14 +115,14 @@ func (t *trip) handled(due time.Time) {
 	t.lateness = append(t.lateness, late)
 }
 
-// count is how many messages were handled.
+// count returns the number of handled messages.
 func (t *trip) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.lateness)
 }
 
-// taken is how late they were, sorted; the next flow begins without them.
+// taken returns the lateness of the handled messages, sorted, and resets it.
 func (t *trip) taken() []time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -131,8 +132,8 @@ func (t *trip) taken() []time.Duration {
 	return late
 }
 
-// side runs a service through idling and all rates. Its values are those of the figures of Trip, negative where the server does
-// not tell.
+// side measures a service, idle and at all rates. It returns the values of the figures of Trip, negative if the
+// server does not report them.
 func (t *trip) side(ctx context.Context, name string, s service) (values []float64, err error) {
 	if err := t.group(ctx, group); err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func (t *trip) side(ctx context.Context, name string, s service) (values []float
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, stop(parts...), t.clear(context.WithoutCancel(ctx))) }()
-	err = t.flow(ctx, name+" starts", 1, 1, s.send) // the server learns the scripts
+	err = t.flow(ctx, name+" starts", 1, 1, s.send) // so that the server has the scripts
 	if err = errors.Join(err, pause(ctx, min(time.Second, t.cfg.Duration))); err != nil {
 		return nil, err
 	}
@@ -175,8 +176,8 @@ func (t *trip) side(ctx context.Context, name string, s service) (values []float
 	return values, nil
 }
 
-// flow sends n messages at a rate and waits until they are handled, and probably acknowledged. Looking whether they are would
-// be in the cost.
+// flow sends n messages at a rate, and waits until they are handled and had time to be acknowledged. Checking the
+// acknowledgements would add to the measured cost.
 func (t *trip) flow(ctx context.Context, what string, rate, n int, send call) error {
 	var next atomic.Int64
 	begin := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// moveDue is the drain that one writes by hand: what is due goes from the schedule into the stream.
+// moveDue is a drain as one writes it by hand: it moves due messages from the schedule into the stream.
 var moveDue = rueidis.NewLuaScript(`
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[2])
 if #due == 0 then return 0 end
@@ -23,8 +23,8 @@ redis.call('ZREM', KEYS[1], unpack(ids))
 redis.call('HDEL', KEYS[2], unpack(ids))
 return #ids`)
 
-// floorService is the same service by plain commands, without what ours does besides: HSET and ZADD for each message, moveDue
-// every 10 ms, and a worker that reads what there is and acknowledges and deletes it at once.
+// floorService is the same service by plain commands, with none of our other features: HSET and ZADD for each
+// message, moveDue every 10 ms, and a worker that reads entries, and acknowledges and deletes them at once.
 func (t *trip) floorService() service {
 	var ids atomic.Int64
 	return service{
@@ -35,7 +35,7 @@ func (t *trip) floorService() service {
 	}
 }
 
-// ending takes the end of its context for none.
+// ending returns run without the error that the end of its context causes.
 func ending(run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if err := run(ctx); ctx.Err() == nil {

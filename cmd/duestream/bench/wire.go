@@ -10,11 +10,11 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// wire counts the requests that a client sends, as they leave for the network. The server's own counters cannot tell: they count
-// what scripts call, too.
+// wire counts the requests that a client sends to the network. The server's own counters include the commands inside
+// scripts.
 type wire struct{ requests atomic.Int64 }
 
-// count is an option of bridge.Dial.
+// count is an option for bridge.Dial.
 func (w *wire) count(opt *rueidis.ClientOption) {
 	dial := opt.DialCtxFn
 	if dial == nil {
@@ -34,12 +34,12 @@ func (w *wire) count(opt *rueidis.ClientOption) {
 	}
 }
 
-// countedConn reads along: a request is an array of strings, `*2\r\n$3\r\nGET\r\n…`.
+// countedConn counts the requests in the bytes written. A request is an array of strings, `*2\r\n$3\r\nGET\r\n…`.
 type countedConn struct {
 	net.Conn
 	wire *wire
-	line []byte // begun, not ended
-	skip int    // bytes of a string, with its end
+	line []byte // the unfinished line
+	skip int    // bytes left of a string and its line end
 }
 
 func (c *countedConn) Write(p []byte) (int, error) {

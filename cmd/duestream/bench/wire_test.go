@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// Requests are counted whatever is in them and however they are cut into packets; MONITOR is the judge.
+// Requests are counted correctly for any content and any split into packets. MONITOR gives the true count.
 func TestIdleCountsWhatTheServerSees(t *testing.T) {
 	server := redistest.Own(t)
 	var w wire
@@ -38,7 +38,7 @@ func TestIdleCountsWhatTheServerSees(t *testing.T) {
 		}
 		all.Wait()
 	}
-	send() // opens all connections, and MONITOR does not show all of what that takes
+	send() // opens all connections: MONITOR does not show every command of that
 	monitor.Reset()
 	before := w.requests.Load()
 	send()

@@ -9,7 +9,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// What every worker does: it reads, works and acknowledges.
+// basicCases: a worker reads, works and acknowledges.
 var basicCases = []Case{
 	{
 		Name: "deliver", Level: Minimal, Section: "8, steps 2 and 5",
@@ -184,7 +184,7 @@ var basicCases = []Case{
 	},
 }
 
-// passesAsSent has one worker do messages, and checks that it saw what was sent.
+// passesAsSent lets one worker process messages, and checks that it received them as they were sent.
 func (t *trial) passesAsSent(messages []message) {
 	t.served("one")
 	t.schedule(messages...)
@@ -194,7 +194,7 @@ func (t *trial) passesAsSent(messages []message) {
 	}
 }
 
-// allRead schedules messages until each of some workers has begun one.
+// allRead schedules messages until each of the workers has begun one.
 func (t *trial) allRead(workers ...string) {
 	for round := 0; ; round++ {
 		some := several(2*len(workers), fmt.Sprintf("first-%d", round), "slow 100")

@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// breaks says by which cases, or rules that are watched in every case, a program fails that does one thing wrong: it must by
-// some, and may by others that the same rule explains.
+// breaks lists the cases and watched rules by which a program with one fault fails. It must fail by all of must, and
+// may fail by those of may, which the same fault explains.
 type breaks struct {
 	broken    string
 	must, may []string
@@ -65,7 +65,7 @@ func TestABrokenProducerFailsByTheRuleThatItBreaks(t *testing.T) {
 	})
 }
 
-// fail runs the kit on programs that are broken, some at a time.
+// fail runs the kit on broken programs, two at a time.
 func fail(t *testing.T, kind Kind, all []breaks) {
 	t.Helper()
 	s := redistest.Own(t)
@@ -78,7 +78,7 @@ func fail(t *testing.T, kind Kind, all []breaks) {
 			defer func() { <-free }()
 			cfg := config(t, kind, Good, string(kind), b.broken)
 			cfg.URL, cfg.Patience, cfg.Parallel = s.URL(), 10*time.Second, 6
-			// which take long: mutations of the examples fail by them
+			// These cases take long. Mutations of the examples fail by them.
 			cfg.Cases = slices.DeleteFunc(cfg.Cases, func(c Case) bool {
 				return slices.ContainsFunc(slices.Concat(comingBackCases, policyCases, outageCases), func(slow Case) bool {
 					return slow.Name == c.Name

@@ -6,20 +6,20 @@ import (
 	"slices"
 )
 
-// Case shows one rule of the protocol.
+// Case tests one rule of the protocol.
 type Case struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`
 	Section string `json:"section"` // of PROTOCOL.md
 	Rule    string `json:"rule"`
 
-	alone     string // why the case needs a server of its own; "" = it does not
-	unhurried bool   // the case needs a bridge of its own, with a default visibility timeout that no case lasts
-	tapped    bool   // the case breaks the network, so there must be a tap between the program and the server
+	alone     string // why the case needs a server of its own; "" = it needs none
+	unhurried bool   // needs its own bridge, with a visibility timeout longer than any case
+	tapped    bool   // breaks the network, so it needs a tap between program and server
 	run       func(*trial)
 }
 
-// Cases returns those of a kind up to a level, in order of level.
+// Cases returns the cases of a kind up to a level, sorted by level.
 func Cases(kind Kind, level Level) []Case {
 	all := producerCases
 	if kind == Worker {
@@ -31,7 +31,7 @@ func Cases(kind Kind, level Level) []Case {
 	return all
 }
 
-// Select returns those cases whose name matches a pattern, as of path.Match.
+// Select returns the cases whose name matches a pattern of path.Match. No match is an error.
 func Select(cases []Case, pattern string) ([]Case, error) {
 	var some []Case
 	for _, c := range cases {
@@ -49,14 +49,14 @@ func Select(cases []Case, pattern string) ([]Case, error) {
 	return some, nil
 }
 
-// lasting are the cases that take long even with a good program, the longest first.
+// lasting names the cases that take long even with a good program, the longest first.
 var lasting = []string{
 	"outage", "policy-changes", "late-reply", "policy-of-retries", "partitions-grow", "extend", "policy-of-queue", "policy-of-group", "partitions-extend",
 	"stop-in-work", "killed-after-extending", "poison", "ack-after-work", "killed", "entries-of-others", "server-restart",
 }
 
-// beginning returns the indices of cases in the order in which they begin: a long case and a short one by turns, so that the
-// first result comes soon, and the run does not end with one long case alone.
+// beginning returns the indices of cases in the order of their start. Long and short cases take turns, so that the
+// first result comes soon and the run does not end with one long case alone.
 func beginning(cases []Case) (all []int) {
 	var long, short []int
 	for i, c := range cases {

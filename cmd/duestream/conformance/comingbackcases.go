@@ -10,13 +10,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Messages that come to a worker again, and entries that are meant for its group in particular.
+// comingBackCases: messages that come to a worker again, and entries for one group only.
 var comingBackCases = []Case{
 	{
 		Name: "same-name", Level: Minimal, Section: "8, steps 5 and 6",
 		Rule: "What a worker held when it was killed is not lost when it starts again under the same name: it is worked on again.",
 		run: func(t *trial) {
-			// Long enough for the worker to start again before a bridge takes back what the worker held.
+			// Long enough for the worker to start again before a bridge reclaims the messages that it held.
 			t.policy(admin.SettingVisibility, "6000")
 			one := t.served("one")
 			messages := several(4, "held", "slow 1000")
@@ -158,7 +158,7 @@ var comingBackCases = []Case{
 	},
 }
 
-// watching waits, and fails when a message is begun once more meanwhile, or a program is in trouble.
+// watching waits, and fails if a message is begun again or a program is in trouble.
 func (t *trial) watching(long time.Duration, id string) {
 	for end := time.Now().Add(long); time.Now().Before(end); {
 		if all := t.begunOf(id); len(all) > 1 {

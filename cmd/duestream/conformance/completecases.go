@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	unhurried = time.Minute      // a visibility timeout that no case lasts
+	unhurried = time.Minute      // a visibility timeout longer than any case
 	soon      = 10 * time.Second // well before that timeout
 )
 
-// What workers do that call the scripts.
+// completeCases: workers that call the scripts.
 var completeCases = []Case{
 	{
 		Name: "retry-after", Level: Complete, Section: "8, step 6, and 9",
 		Rule: "A failure with a delay of its own comes back after that delay, not after the visibility timeout, with attempt 2, and says why in the field error.",
 		run: func(t *trial) {
-			const observer = "observer" // this group never acknowledges, so that the entries stay
+			const observer = "observer" // a group that never acknowledges keeps the entries
 			t.unhurry()
 			t.register()
 			t.createGroup(observer)
@@ -107,7 +107,7 @@ var completeCases = []Case{
 	},
 }
 
-// unhurry gives the queue a visibility timeout that no case lasts.
+// unhurry gives the queue a visibility timeout that is longer than any case.
 func (t *trial) unhurry() {
 	t.policy(admin.SettingVisibility, strconv.FormatInt(unhurried.Milliseconds(), 10))
 }

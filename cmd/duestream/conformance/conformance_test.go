@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// goodPrograms are programs that keep to the protocol, and what they reach.
+// goodPrograms keep to the protocol, up to a level.
 var goodPrograms = []struct {
 	kind    Kind
 	level   Level
@@ -26,7 +26,7 @@ var goodPrograms = []struct {
 	{Worker, Good, "worker"}, {Worker, Complete, "sdk-worker"}, {Producer, Good, "producer"}, {Producer, Complete, "sdk-producer"},
 }
 
-// passes runs the kit and checks that every case passed that was tried, and how many were not.
+// passes runs the kit. It checks that no case failed, and how many were not tried.
 func passes(t *testing.T, cfg Config, untried int) {
 	t.Helper()
 	report, err := Run(t.Context(), cfg)
@@ -44,7 +44,7 @@ func passes(t *testing.T, cfg Config, untried int) {
 	}
 }
 
-// On servers of the kit's own every case is tried.
+// On servers of the kit itself, every case is tried.
 func TestGoodProgramsPassEveryCase(t *testing.T) {
 	t.Parallel()
 	for _, g := range goodPrograms {
@@ -57,8 +57,8 @@ func TestGoodProgramsPassEveryCase(t *testing.T) {
 	}
 }
 
-// sameEverywhere are cases of the programs' own bytes, clocks and settings, in which no server differs from another, as long as
-// the other cases pass there: TestGoodProgramsPassEveryCase shows them.
+// sameEverywhere are cases about the program's own data, clock and settings. Servers do not differ in them if the
+// other cases pass. TestGoodProgramsPassEveryCase runs them.
 var sameEverywhere = []string{
 	"outage", "late-reply", "policy-changes", "policy-of-queue", "policy-of-group", "killed-after-extending", "stop-in-work", "ack-after-work", "extend-held",
 	"payload", "headers", "names", "limits", "ids", "largest", "score", "unknown-fields", "same-id", "several-workers", "for-own-group", "stop-idle", "input-ends",
@@ -70,8 +70,8 @@ func byServer(cases []Case) []Case {
 	return slices.DeleteFunc(slices.Clone(cases), func(c Case) bool { return slices.Contains(sameEverywhere, c.Name) })
 }
 
-// On a server that somebody else runs all but those that disturb others are. Each case is tried on each server, by one of the
-// two programs that there are of a kind: on the next server by the other one.
+// On a user's server, all cases run except those that disturb others. Each case runs on each server, with one of the
+// two programs of its kind; the programs alternate from server to server.
 func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	t.Parallel()
 	var servers atomic.Int32
@@ -90,7 +90,7 @@ func TestGoodProgramsPassOnEveryServer(t *testing.T) {
 	})
 }
 
-// everyOther returns those cases that have this turn, and all that only one of the programs is to pass.
+// everyOther returns the cases of this turn, and all cases of level complete, which only one program must pass.
 func everyOther(cases []Case, turn int) (some []Case) {
 	for i, c := range cases {
 		if (i+turn)%2 == 0 || c.Level == Complete {
@@ -176,7 +176,7 @@ func TestAnInterruptLeavesNothing(t *testing.T) {
 	cfg.URL, cfg.Prefix = s.URL(), s.Prefix(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	cfg.Done = func(Result) { interrupt() } // the first case is over, others are under way
+	cfg.Done = func(Result) { interrupt() } // the first case has ended, others are running
 	if _, err := Run(ctx, cfg); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestParseCommandReadsWhatMonitorWrites(t *testing.T) {
 	}
 }
 
-// docs/CONFORMANCE.md lists every case and every rule that is watched, and the sections that rules name are there.
+// docs/CONFORMANCE.md lists every case and every watched rule. The sections that rules name exist.
 func TestDocumentListsEveryCase(t *testing.T) {
 	read := func(name string) string {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", name))
@@ -257,7 +257,7 @@ func TestDocumentListsEveryCase(t *testing.T) {
 	}
 }
 
-// What takes long begins first, beside what does not: every case once.
+// Long cases begin first and run concurrently with short ones. Every case runs once.
 func TestLongCasesBeginFirst(t *testing.T) {
 	for _, kind := range []Kind{Worker, Producer} {
 		cases := Cases(kind, Complete)

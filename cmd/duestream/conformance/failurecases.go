@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Messages that fail, and messages that take long.
+// failureCases: messages that fail, and messages that take long.
 var failureCases = []Case{
 	{
 		Name: "killed", Level: Minimal, Section: "8, steps 5 and 6",
@@ -95,7 +95,8 @@ var failureCases = []Case{
 			t.register()
 			t.createGroup(other)
 			t.served("one")
-			// A retry of another group as the bridge makes it: that group reads the message, and does nothing more.
+			// Let the bridge make a retry for the other group: that group reads the message, and neither acknowledges
+			// nor extends it.
 			t.schedule(message{id: "shared"})
 			t.await(0, func() string {
 				t.readAs(other, false)
@@ -135,7 +136,7 @@ var failureCases = []Case{
 				t.awaitBegun(0, id, 1)
 			}
 			t.stop(w)
-			_ = attempt(func() { t.exited(w, stopWithin) }) // other cases judge how a worker stops
+			_ = attempt(func() { t.exited(w, stopWithin) }) // how a worker stops is judged by other cases
 			w.kill()
 			if n := len(t.begunOf("held")); n > 0 {
 				failf("the worker began message %q, which another consumer holds", "held")
@@ -161,15 +162,15 @@ var failureCases = []Case{
 	},
 }
 
-// slow returns work that takes a number of visibility timeouts.
+// slow returns the header of work that lasts for a number of visibility timeouts.
 func (t *trial) slow(timeouts float64) string {
 	return fmt.Sprintf("slow %d", int64(timeouts*float64(t.cfg.Visibility.Milliseconds())))
 }
 
-// takeAway has a worker begin a message, and takes the entry back as a bridge does from a slow worker. It returns the ID of the
-// message.
+// takeAway lets a worker begin a message, and reclaims its entry as a bridge does from a slow worker. It returns the
+// ID of the message.
 func (t *trial) takeAway() string {
-	for round := range 3 { // the kit may be late itself: then the message is done
+	for round := range 3 { // if the kit is late, the message is done already
 		id := fmt.Sprintf("lost-%d", round+1)
 		t.schedule(message{id: id, work: t.slow(0.6)})
 		t.awaitBegun(0, id, 1)
@@ -191,7 +192,7 @@ func (t *trial) takeAway() string {
 	return ""
 }
 
-// awaitAttempts waits until a message was begun with exactly these attempts, in this order.
+// awaitAttempts waits until a message was begun with exactly the attempts want, in this order.
 func (t *trial) awaitAttempts(id string, want ...int) {
 	t.await(0, func() string {
 		got := attempts(t.begunOf(id))
@@ -202,10 +203,10 @@ func (t *trial) awaitAttempts(id string, want ...int) {
 	})
 }
 
-// doneOnce waits until messages are done, and fails as soon as one is begun a second time.
+// doneOnce waits until messages are done, and fails as soon as one of them is begun a second time.
 func (t *trial) doneOnce(ids ...string) {
 	t.await(0, func() string {
-		// A bridge that is late leaves the entry with the worker, but its idle time tells.
+		// A late bridge leaves the entry with the worker, but the entry's idle time shows the missing extension.
 		if idle := t.pendingFor(t.cfg.Visibility); len(idle) > 0 {
 			failf("entry %s was pending for the visibility timeout of %s without being extended", idle[0], t.cfg.Visibility)
 		}
@@ -225,9 +226,10 @@ func (t *trial) doneOnce(ids ...string) {
 	t.once(ids...)
 }
 
-const kit = "kit" // the consumer as which the kit reads
+const kit = "kit" // consumer name of the kit
 
-// readAs reads what a group of the kit's own has not been given yet, without waiting, and acknowledges it if asked to.
+// readAs reads the new entries of a group as the kit's consumer, without blocking. It acknowledges them if
+// acknowledge is set.
 func (t *trial) readAs(group string, acknowledge bool) []entry {
 	reply, err := t.do("XREADGROUP GROUP "+group+" "+kit+" COUNT 100 STREAMS", t.keys(0).Stream, ">").AsXRead()
 	if rueidis.IsRedisNil(err) {

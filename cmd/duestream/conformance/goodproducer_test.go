@@ -15,12 +15,12 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// plainProducer is a producer made of plain commands; broken is what it does wrong, one thing at most.
+// plainProducer is a producer by plain commands. broken names its one fault, or is "".
 type plainProducer struct {
 	client                rueidis.Client
 	prefix, queue, broken string
 	counts                lua.Counts
-	read                  time.Time // when the registry was
+	read                  time.Time // last read of the registry
 }
 
 func runPlainProducer(broken string) error {
@@ -35,7 +35,7 @@ func runPlainProducer(broken string) error {
 	}
 	defer p.client.Close()
 	return eachOrder(func(o order) error {
-		var keys *lua.Keys // of the first try: what is repeated goes there
+		var keys *lua.Keys // of the first try: a repeat goes to the same keys
 		for begun := time.Now(); ; wait(context.Background(), 100*time.Millisecond) {
 			err := p.schedule(o, &keys)
 			refused := (*rueidis.RedisError)(nil)
@@ -47,7 +47,7 @@ func runPlainProducer(broken string) error {
 	})
 }
 
-// connect goes on for a while when the server does not answer.
+// connect retries for 20 s if the server does not answer.
 func connect(opt rueidis.ClientOption) (c rueidis.Client, err error) {
 	for range 200 {
 		if c, err = rueidis.NewClient(opt); err == nil {
@@ -58,7 +58,7 @@ func connect(opt rueidis.ClientOption) (c rueidis.Client, err error) {
 	return nil, err
 }
 
-// eachOrder reads the orders and answers each.
+// eachOrder reads orders, and answers each.
 func eachOrder(schedule func(order) error) error {
 	in := bufio.NewReader(os.Stdin)
 	for {

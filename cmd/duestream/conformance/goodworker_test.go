@@ -20,7 +20,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// plainWorker is a worker of level good, made of plain commands; broken is what it does wrong, one thing at most.
+// plainWorker is a worker of level good by plain commands. broken names its one fault, or is "".
 type plainWorker struct {
 	client, blocking        rueidis.Client
 	prefix, queue           string
@@ -31,7 +31,7 @@ type plainWorker struct {
 	out  sync.Mutex
 }
 
-const slots = 4 // of each partition
+const slots = 4 // concurrent messages per partition
 
 func runPlainWorker(broken string) error {
 	opt, err := rueidis.ParseURL(os.Getenv("DUESTREAM_REDIS_URL"))
@@ -89,7 +89,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read reads a stream until ctx ends, and returns when what it began is done.
+// read reads a stream until ctx ends, and returns when all begun work is done.
 func (w *plainWorker) read(ctx context.Context, stream string) {
 	var handlers sync.WaitGroup
 	defer handlers.Wait()
@@ -100,7 +100,7 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 		w.claim(ctx, stream)
 	}
 	for ctx.Err() == nil {
-		free <- struct{}{} // one slot for certain
+		free <- struct{}{} // wait for at least one slot
 		n := 1
 		for n < slots {
 			select {
@@ -126,7 +126,7 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 		served = served || err == nil || rueidis.IsRedisNil(err)
 		if err != nil && !rueidis.IsRedisNil(err) {
 			if text := err.Error(); strings.Contains(text, "NOGROUP") || strings.Contains(text, "UNBLOCKED") {
-				if w.broken == "dies-on-nogroup" && served { // else the group was not created yet
+				if w.broken == "dies-on-nogroup" && served { // before that, the group was not created yet
 					fmt.Fprintln(os.Stderr, "fatal:", err)
 					os.Exit(1)
 				}
@@ -154,7 +154,7 @@ func (w *plainWorker) read(ctx context.Context, stream string) {
 	}
 }
 
-// hoard reads all there is, works on one after the other, and extends only what it works on.
+// hoard reads all entries, works on them one by one, and extends only the current one.
 func (w *plainWorker) hoard(stream string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -171,7 +171,7 @@ func (w *plainWorker) hoard(stream string) {
 	}
 }
 
-// claim takes what others have held for a second.
+// claim takes entries that other consumers have held for a second.
 func (w *plainWorker) claim(ctx context.Context, stream string) {
 	wait(ctx, 1100*time.Millisecond)
 	reply, err := w.client.Do(ctx,
@@ -206,7 +206,7 @@ func (w *plainWorker) hold(stream, entry string, held bool) {
 	w.held[stream] = slices.DeleteFunc(w.held[stream], func(e string) bool { return e == entry })
 }
 
-// handle works on one entry, and acknowledges it when that is done.
+// handle works on one entry, and then acknowledges it.
 func (w *plainWorker) handle(stream string, e rueidis.XRangeEntry) {
 	fields := e.FieldValues
 	if to := fields["for"]; to != "" && to != w.group && w.broken != "ignores-for" {
@@ -237,7 +237,7 @@ func (w *plainWorker) handle(stream string, e rueidis.XRangeEntry) {
 	}
 	w.print(begun)
 	if !work(headers["work"], attempt) {
-		return // it stays pending, and comes back
+		return // the entry stays pending, and is delivered again
 	}
 	w.acknowledge(stream, e.ID)
 }
@@ -263,7 +263,7 @@ func (w *plainWorker) print(line any) {
 	_, _ = os.Stdout.Write(append(text, '\n'))
 }
 
-// acknowledge repeats, for a while, what failed because the connection broke: that is harmless.
+// acknowledge repeats XACK for a while when a connection breaks. A repeated XACK is harmless.
 func (w *plainWorker) acknowledge(stream, entry string) {
 	for range 100 {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -277,7 +277,7 @@ func (w *plainWorker) acknowledge(stream, entry string) {
 	}
 }
 
-// extend starts the visibility timeout of all that is held anew, at a third of it.
+// extend restarts the visibility timeout of all held entries, each third of the timeout.
 func (w *plainWorker) extend(ctx context.Context) {
 	for ctx.Err() == nil && w.broken != "no-extend" {
 		wait(ctx, min(w.visibility()/3, 5*time.Second))
@@ -294,7 +294,7 @@ func (w *plainWorker) extend(ctx context.Context) {
 	}
 }
 
-// visibility is read anew each time: the group's setting counts before the queue's, and that before the defaults.
+// visibility reads the timeout anew each time. The group's setting wins over the queue's, and that over the defaults.
 func (w *plainWorker) visibility() time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -306,5 +306,5 @@ func (w *plainWorker) visibility() time.Duration {
 			return time.Duration(ms) * time.Millisecond
 		}
 	}
-	return time.Second // the server is away: soon again
+	return time.Second // the server is down: try again soon
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// What producers do when the server does not serve.
+// hardshipCases: producers whose server fails.
 var hardshipCases = []Case{
 	{
 		Name: "connections-killed", Level: Good, Section: "7 and 15", alone: "it kills the connections of all clients",
@@ -45,7 +45,7 @@ var hardshipCases = []Case{
 			during("the server is full", func() { answers = t.answered(3) })
 			t.maxMemory("0")
 			kept := before
-			if answers[2].OK { // a full server lets a script through that begins with a write which Redis never refuses
+			if answers[2].OK { // a full server runs a script whose first write Redis never refuses
 				kept = bare
 			}
 			during(fmt.Sprintf("the server was full, and message %q was sent again, which was answered with ok: %v",
@@ -70,8 +70,8 @@ func (t *trial) maxMemory(bytes string) {
 	couldNot("CONFIG SET maxmemory", c.Do(t.ctx, c.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", bytes).Build()).Error())
 }
 
-// throughTrouble orders n messages, makes trouble when some of them have been answered, and checks that all are answered ok and
-// arrive.
+// throughTrouble sends n orders, makes trouble when some of them are answered, and checks that all are answered with
+// ok and arrive.
 func (t *trial) throughTrouble(n, some int, trouble func()) {
 	p := t.ready()
 	now := t.now()

@@ -7,10 +7,10 @@ import (
 
 const (
 	healWithin = 15 * time.Second
-	outage     = time.Second // between a crash of the server and its next start
+	outage     = time.Second // from a crash of the server to its next start
 )
 
-// A group, connections and a server that go away, and come back.
+// healingCases: a group, connections or a server are lost and come back.
 var healingCases = []Case{
 	{
 		Name: "group-lost", Level: Good, Section: "8, step 8",
@@ -64,13 +64,13 @@ var healingCases = []Case{
 	},
 }
 
-// killConnections has the server close the connections of all clients, those of the kit, too.
+// killConnections makes the server close all client connections, including those of the kit.
 func (t *trial) killConnections() {
 	_ = t.redis.Client.Do(t.ctx, t.redis.Client.B().Arbitrary("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no").Build()).Error()
 	t.reachable()
 }
 
-// reachable waits until the kit's own client, which has several connections, is connected again.
+// reachable waits until all connections of the kit's own client are open again.
 func (t *trial) reachable() {
 	t.await(0, func() string {
 		for range 20 {
@@ -80,7 +80,7 @@ func (t *trial) reachable() {
 	})
 }
 
-// restart kills the server and starts it again after a while, with its append-only file.
+// restart kills the server, and starts it again after outage with the same append-only file.
 func (t *trial) restart() {
 	couldNot("start the server again", t.server.Restart(t.ctx, func() error { return t.sleep(outage) }))
 	t.reachable()

@@ -14,14 +14,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// command is one that a server has executed, as MONITOR tells it.
+// command is a command that a server executed, as MONITOR shows it.
 type command struct {
-	from      string // address of the client; "lua" inside a script or a function
-	name, key string // and its first argument, which is a key mostly
+	from      string // address of the client, or "lua" in a script or function
+	name, key string // name and first argument, which is mostly a key
 }
 
-// monitored returns what a server executes while do runs. Clusters do not tell that, nor does a server on which this user may not
-// run MONITOR.
+// monitored returns the commands that a server executes while do runs. The case counts as not tried on a cluster, and
+// on a server where this user may not run MONITOR.
 func (t *trial) monitored(do func()) (all []command) {
 	conn, lines := t.monitor()
 	defer conn.Close()
@@ -102,8 +102,8 @@ func encode(args []string) []byte {
 	return b
 }
 
-// parseCommand reads a line of MONITOR: +1795283707.604348 [0 127.0.0.1:50368] "HSET" "a" "b\x1f"
-// Not all servers escape the quotes in values, so it reads no further than the first argument; ours holds none.
+// parseCommand parses a line of MONITOR: +1795283707.604348 [0 127.0.0.1:50368] "HSET" "a" "b\x1f" Some servers do
+// not escape quotes in values. So it parses only up to the first argument; our keys hold no quotes.
 func parseCommand(line string) (c command, ok bool) {
 	_, line, ok = strings.Cut(line, " [")
 	if !ok {

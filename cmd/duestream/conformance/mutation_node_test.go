@@ -1,6 +1,6 @@
 package conformance
 
-// What breaks the worker in Node.js.
+// nodeWorkers are faults in the worker in Node.js.
 var nodeWorkers = []mutation{
 	{
 		breaks: "reads with NOACK", file: "node/worker.js",

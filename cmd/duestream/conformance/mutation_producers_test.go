@@ -1,6 +1,6 @@
 package conformance
 
-// What breaks the producer in Python.
+// pythonProducers are faults in the producer in Python.
 var pythonProducers = []mutation{
 	// By plain commands.
 	plainPython("adds no wake token", `        pipe.xadd(wake, {"due_ms": min(m.due_ms for m in messages)}, maxlen=1, approximate=False)
@@ -118,7 +118,7 @@ var pythonProducers = []mutation{
 	loadedPython("swaps payload and meta", `m.payload, m.meta(), m.dedup_ms)]`, `m.meta(), m.payload, m.dedup_ms)]`, "arrives", "answers-the-truth", "arrives"),
 }
 
-// What breaks the producer in Node.js.
+// nodeProducers are faults in the producer in Node.js.
 var nodeProducers = []mutation{
 	node("ignores errors inside EXEC", `if (failed) throw failed[0];`, ``, "failed-command", "answers-the-truth"),
 	node("asks for the partition at each try", `    return repeatedly(async () => await this.#call(partition, message, token)`, `    return repeatedly(async () => await this.#call(crc32(Buffer.from(message.id)) % await this.queue.partitions(), message, token)`, "outage", "repeats-in-place").loaded(),
@@ -133,7 +133,7 @@ var nodeProducers = []mutation{
 	node("loses a header whose value is empty", `Object.entries(headers).map(`, `Object.entries(headers).filter(([, value]) => value).map(`, "headers", "headers"),
 }
 
-// What is certified, and why.
+// sparedProducers are faults that the kit accepts, with the reason.
 var sparedProducers = []mutation{
 	plainPython("loses the thousandth message", `        refused = []
         count =`, `        refused = []
@@ -153,7 +153,7 @@ var sparedProducers = []mutation{
     for line`, "answers").in("python/conformance.py").spare("the server closes what has ended"),
 }
 
-// What breaks the producer in bash.
+// shellProducers are faults in the producer in bash.
 var shellProducers = []mutation{
 	shell("gives the sign of the payload a fixed name", `local body=@$token`, `local body=@payload`, "ids", "ids", "answers-the-truth"),
 	shell("asks for the partition at each try", `  if [ -z "$partition" ]; then
@@ -192,19 +192,19 @@ func shell(breaks, old, new, one string, rules ...string) mutation {
 	return mutation{breaks: breaks, file: "shell/producer.sh", old: old, new: new, cases: []string{one}, rules: rules}
 }
 
-// in says that the text is in another file.
+// in sets the file of the text.
 func (m mutation) in(file string) mutation {
 	m.file = file
 	return m
 }
 
-// spare says why it is certified.
+// spare sets the reason why the kit accepts it.
 func (m mutation) spare(why string) mutation {
 	m.spared, m.rules = why, nil
 	return m
 }
 
-// loaded says that the functions library is there.
+// loaded makes the mutation run with the functions library.
 func (m mutation) loaded() mutation {
 	m.functions = true
 	return m

@@ -1,6 +1,6 @@
 package conformance
 
-// What breaks the worker in bash. What its redis-cli processes send is its own.
+// shellWorkers are faults in the worker in bash. The commands of its redis-cli processes count as its own.
 var shellWorkers = []mutation{
 	{
 		breaks: "creates a lost group at $", file: "shell/worker.sh",

@@ -16,30 +16,29 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// mutation is an example in which one text was replaced, so that it breaks the protocol.
+// mutation is an example program with one text replaced, so that it breaks the protocol.
 type mutation struct {
-	breaks    string   // what the program does wrong
-	file      string   // below examples; its directory is the program
-	old, new  string   // old occurs once in the file
-	cases     []string // which the kit is to run: those that should refuse it
-	rules     []string // by which it has to be refused: names of cases, or of rules that are watched in every case
-	functions bool     // it goes wrong where the functions library is loaded
-	// why it is not refused: it can neither lose nor duplicate a message, nor delay one beyond what the protocol allows; or
-	// what the kit cannot see
+	breaks    string   // the fault of the program
+	file      string   // relative to examples; its directory is the program
+	old, new  string   // old occurs exactly once in the file
+	cases     []string // cases to run: those that should refuse the program
+	rules     []string // one of these must refuse it: names of cases, or of watched rules
+	functions bool     // the fault shows with the functions library loaded
+	// spared is why the kit accepts the program: the fault can neither lose nor duplicate a message, nor delay it
+	// longer than the protocol allows; or the kit cannot see it.
 	spared string
 }
 
 const (
-	// envMutations says which: "" a sample, another one each day; table: all, each with the cases that are to refuse it; all:
-	// all, each with all cases of its level, as one that nobody knows would run; anything else: those whose file or fault has
-	// it in its name.
+	// envMutations selects mutations. "": a sample, another one each day. "table": all, each with the cases that
+	// should refuse it. "all": all, each with all cases of its level, as for an unknown program. Any other text: the
+	// mutations with that text in their file or fault.
 	envMutations   = "DUESTREAM_TEST_MUTATIONS"
 	mutantsAtATime = 4
-	sampled        = 24 // one of so many
+	sampled        = 24 // the sample is one mutation in so many
 )
 
-// Programs that somebody might write: each is one of the examples, with one fault. The kit refuses it, by a message that names
-// the rule.
+// Each program is one of the examples with one realistic fault. The kit refuses it, and its message names the rule.
 func TestBrokenWorkersAreRefused(t *testing.T) {
 	t.Parallel()
 	refuse(t, Worker, slices.Concat(pythonWorkers, nodeWorkers, shellWorkers))
@@ -48,14 +47,14 @@ func TestBrokenWorkersAreRefused(t *testing.T) {
 func TestBrokenProducersAreRefused(t *testing.T) {
 	t.Parallel()
 	all := slices.Concat(pythonProducers, nodeProducers, shellProducers, sparedProducers)
-	slices.SortStableFunc(all, func(a, b mutation) int { // an outage lasts 9 s: those come first, beside each other
+	slices.SortStableFunc(all, func(a, b mutation) int { // an outage lasts 9 s: such mutations come first, together
 		return cmp.Compare(len(slices.DeleteFunc(slices.Clone(a.cases), isOutage)),
 			len(slices.DeleteFunc(slices.Clone(b.cases), isOutage)))
 	})
 	refuse(t, Producer, all)
 }
 
-// A day runs a sample of the mutations only, so one whose text was no longer in its program went unseen for weeks.
+// The bug: a day runs only a sample, so a mutation whose text was gone from its program was not noticed for weeks.
 func TestEveryMutationChangesItsProgram(t *testing.T) {
 	t.Parallel()
 	for _, m := range slices.Concat(pythonWorkers, nodeWorkers, shellWorkers, pythonProducers, nodeProducers, shellProducers,
@@ -72,7 +71,7 @@ func TestEveryMutationChangesItsProgram(t *testing.T) {
 
 func isOutage(name string) bool { return name == "outage" }
 
-// refuse runs the kit on mutations of a kind of program. They share two servers: one with the functions library, one without.
+// refuse runs the kit on mutations of one kind. They share two servers: one with the functions library, one without.
 func refuse(t *testing.T, kind Kind, all []mutation) {
 	t.Helper()
 	dependOnExamples(t)
@@ -116,7 +115,7 @@ func refuse(t *testing.T, kind Kind, all []mutation) {
 	running.Wait()
 }
 
-// chosen returns those mutations that are to be run, the languages by turns: some take long to start.
+// chosen returns the mutations to run. Languages alternate, because some are slow to start.
 func chosen(t *testing.T, all []mutation) (some []mutation) {
 	which, day := os.Getenv(envMutations), time.Now().YearDay()
 	for i, m := range all {
@@ -138,8 +137,8 @@ func levelOf(m mutation) Level {
 	return Good
 }
 
-// judge runs the cases of a mutation, and checks how they end. On a machine that is overloaded the kit forgives what may be the
-// machine's doing, a late reclaim for instance, so what it certifies is tried again.
+// judge runs the cases of a mutation and checks their outcome. On an overloaded machine the kit forgives faults that
+// the machine may have caused, such as a late reclaim. So an accepted mutation is tried again.
 func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
 	cfg := mutationConfig(kind, levelOf(m))
 	cfg.Command = command
@@ -177,7 +176,7 @@ func mutationConfig(kind Kind, level Level) Config {
 	return Config{Kind: kind, Level: level, Prefix: DefaultPrefix, Visibility: time.Second, Patience: 25 * time.Second}
 }
 
-// mutationRig starts a server and a bridge, at level complete with the functions library.
+// mutationRig starts a server and a bridge. At level complete, the functions library is loaded.
 func mutationRig(t *testing.T, kind Kind, level Level) *rig {
 	t.Helper()
 	cfg := mutationConfig(kind, level)
@@ -205,7 +204,7 @@ func (m mutation) write(dir string) error {
 	}
 	for _, f := range files {
 		name := filepath.Join(from, f.Name())
-		if f.IsDir() { // what npm has installed
+		if f.IsDir() { // node_modules
 			if name, err = filepath.Abs(name); err == nil {
 				err = os.Symlink(name, filepath.Join(dir, f.Name()))
 			}
@@ -231,7 +230,8 @@ func (m mutation) write(dir string) error {
 	return nil
 }
 
-// dependOnExamples reads all examples, so that a changed one has the test run again: go test does not see what children read.
+// dependOnExamples reads all examples, so that go test runs again after a change. It does not notice files that child
+// processes read.
 func dependOnExamples(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(examples, func(path string, entry fs.DirEntry, err error) error {

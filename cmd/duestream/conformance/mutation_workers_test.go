@@ -1,6 +1,6 @@
 package conformance
 
-// What breaks the worker in Python.
+// pythonWorkers are faults in the worker in Python.
 var pythonWorkers = []mutation{
 	{
 		breaks: "acknowledges before it works", file: "python/worker.py",

@@ -10,7 +10,7 @@ import (
 
 const longOutage = 9 * time.Second
 
-// A network that goes away, a group that is lost on one of several partitions, and a stop in the middle of long work.
+// outageCases: the network fails, a group is lost on one of several partitions, a worker is stopped in long work.
 var outageCases = []Case{
 	{
 		Name: "outage", Level: Good, Section: "8, step 2, and 14", tapped: true,
@@ -18,7 +18,7 @@ var outageCases = []Case{
 		run: func(t *trial) {
 			t.policy(admin.SettingVisibility, "15000")
 			t.served("one")
-			// in the first it waits for messages, in the second it works
+			// In the first round the worker waits for messages, in the second it works.
 			for round, long := range []time.Duration{outage, longOutage} {
 				held := message{id: "held", work: "slow 12000"}
 				if round == 1 {
@@ -74,7 +74,7 @@ var outageCases = []Case{
 	},
 }
 
-// unreachable takes the network away from the programs for a while.
+// unreachable cuts the network of the programs for a while.
 func (t *trial) unreachable(long time.Duration) {
 	for _, tap := range t.allTaps() {
 		tap.away(true)
@@ -83,19 +83,19 @@ func (t *trial) unreachable(long time.Duration) {
 	during("while its server could not be reached", func() { t.lookOn(time.Now().Add(long)) })
 }
 
-// loseStream are ways in which a group is lost, in the order in which a case goes through them.
+// loseStream holds scripts that lose a group, in the order in which a case uses them.
 var loseStream = []string{"redis.call('DEL', KEYS[1])", "redis.call('XGROUP', 'DESTROY', KEYS[1], ARGV[1])",
 	"redis.call('DEL', KEYS[1])"}
 
-// loseGroup makes the group of a partition vanish, and adds a message. One script does both, so that the message is there before
-// the worker can know that the group is not.
+// loseGroup removes the group of a partition and adds a message. One script does both, so that the message is there
+// before the worker can notice the loss.
 func (t *trial) loseGroup(partition int, lose, id string) {
 	script := lose + " return redis.call('XADD', KEYS[1], '*', 'id', ARGV[2], 'payload', '', 'attempt', '1')"
 	c := t.redis.Client
 	couldNot("EVAL", c.Do(t.ctx, c.B().Eval().Script(script).Numkeys(1).Key(t.keys(partition).Stream).Arg(t.group, id).Build()).Error())
 }
 
-// inEach has a message of every partition done.
+// inEach schedules a message in every partition, and waits until all are done.
 func (t *trial) inEach(what string, partitions int) {
 	var all []message
 	for i := range partitions {

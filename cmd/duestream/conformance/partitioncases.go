@@ -8,7 +8,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Queues with several streams.
+// partitionCases: queues with several streams.
 var partitionCases = []Case{
 	{
 		Name: "partitions", Level: Good, Section: "16",
@@ -50,7 +50,7 @@ func (t *trial) grow(n int) {
 	couldNot("add partitions", err)
 }
 
-// eachPartition schedules some messages in every partition and waits until they are done.
+// eachPartition schedules three messages in every partition, and checks that each was begun once.
 func (t *trial) eachPartition(letter string, partitions int, limit time.Duration) {
 	var all []message
 	for i := range partitions {

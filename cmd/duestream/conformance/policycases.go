@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	shortened   = 7 * time.Second  // a visibility timeout that is set while work is under way
+	shortened   = 7 * time.Second  // a visibility timeout that is set during the work
 	shortAgain  = 4 * time.Second  // the next visibility timeout, …
 	shortSince  = 6 * time.Second  // … and how long after the first it is set
-	longerStill = 11 * time.Second // how long the work takes
+	longerStill = 11 * time.Second // duration of the work
 )
 
-// Settings of a queue, and of a group.
+// policyCases: settings of a queue, and of a group.
 var policyCases = []Case{
 	{
 		Name: "policy-of-queue", Level: Good, Section: "8, step 7, and 11", unhurried: true,
@@ -77,10 +77,10 @@ var policyCases = []Case{
 	},
 }
 
-// visibility is the kit's visibility timeout as a setting.
+// visibility returns the visibility timeout of the kit as the value of a setting.
 func (t *trial) visibility() string { return strconv.FormatInt(t.cfg.Visibility.Milliseconds(), 10) }
 
-// longWork has a worker work for three of the kit's visibility timeouts.
+// longWork lets a worker work for three visibility timeouts of the kit.
 func (t *trial) longWork() {
 	t.served("one")
 	t.schedule(message{id: "long", work: t.slow(3)})

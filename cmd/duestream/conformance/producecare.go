@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	noticed   = 20 * time.Second // within which a producer must have read the registry again
+	noticed   = 20 * time.Second // a producer must read the registry again within this time
 	tenYears  = 3650 * 24 * time.Hour
 	maxHeader = 8 << 10
 )
 
-// What careless producers lose.
+// careCases: mistakes of careless producers.
 var careCases = []Case{
 	{
 		Name: "input-ends", Level: Good, Section: "15",
@@ -30,7 +30,7 @@ var careCases = []Case{
 			}
 			t.send(p, orders...)
 			t.finished(p)
-			p.kill() // all that it printed was read
+			p.kill() // kill returns when all output was read
 			during(fmt.Sprintf("its input ended right behind %d lines, and it exited", len(orders)), func() {
 				t.allAnswered(0, orders)
 			})
@@ -150,12 +150,12 @@ var careCases = []Case{
 			t.grow(before)
 			p := t.producer()
 			n := 0
-			next := func() order { // a message that belongs into partition 1 of 2, and into 3 of 4
+			next := func() order { // a message for partition 1 of 2, and for 3 of 4
 				for n++; crc32.ChecksumIEEE(fmt.Append(nil, "order-", n))%after != after-1; n++ {
 				}
 				return t.dueIn(fmt.Sprint("order-", n), far)
 			}
-			var end time.Time // by then the producer must have noticed
+			var end time.Time // until then the producer must have noticed
 			for {
 				o := next()
 				t.taken(p, o)
@@ -181,7 +181,7 @@ var careCases = []Case{
 	},
 }
 
-// tokens returns the last wake token of each partition, "" where there is none.
+// tokens returns the last wake token of each partition, or "".
 func (t *trial) tokens(count int) []string {
 	all := make([]string, count)
 	for i := range all {
@@ -190,7 +190,7 @@ func (t *trial) tokens(count int) []string {
 	return all
 }
 
-// registersWithToken checks that whoever makes a queue known by a command of its own tells the bridges.
+// registersWithToken checks that a producer that registers a queue by its own command adds a token for the bridges.
 func (t *trial) registersWithToken() {
 	g := lua.NewGlobals(t.prefix)
 	registered := false

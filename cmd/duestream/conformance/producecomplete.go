@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	window      = time.Minute     // a dedup window that outlasts its case
+	window      = time.Minute     // a dedup window longer than its case
 	shortWindow = 2 * time.Second // a dedup window that ends within its case
 	looksAgain  = 20 * time.Second
 )
 
-// What needs the script enqueue, or the function duestream_schedule.
+// scheduleCompletely: producers that use the script enqueue, or the function duestream_schedule.
 var scheduleCompletely = []Case{
 	{
 		Name: "duplicate", Level: Complete, Section: "6 (enqueue) and 15",
@@ -96,7 +96,7 @@ var scheduleCompletely = []Case{
 	},
 }
 
-// ask sends one order and returns the answer to it.
+// ask sends one order, and returns its answer.
 func (t *trial) ask(p *program, o order) answer {
 	before := len(t.answersSoFar())
 	t.send(p, o)
@@ -107,7 +107,7 @@ func (t *trial) ask(p *program, o order) answer {
 	return a
 }
 
-// refused sends an order that must be answered with ok: false and an error.
+// refused sends an order that must be answered with ok: false and an error. because completes the failure text.
 func (t *trial) refused(p *program, o order, because string) {
 	var a answer
 	during(because, func() { a = t.ask(p, o) })
@@ -126,14 +126,14 @@ func (t *trial) after(end time.Time) {
 	})
 }
 
-// arrivalOf waits until a message with this payload is in the stream.
+// arrivalOf waits until a message with this ID and payload is in the stream.
 func (t *trial) arrivalOf(id, payload string) {
 	t.awaitEntry(0, fmt.Sprintf("message %q, which was answered with ok, did not arrive with the payload %q", id, payload),
 		func() []entry { return t.kept(t.keys(0).Stream) },
 		func(e entry) bool { return e.Fields[lua.FieldID] == id && e.Fields[lua.FieldPayload] == payload })
 }
 
-// onlyOnce checks that a message is in the stream once, and not scheduled any more.
+// onlyOnce checks that a message is in the stream once, and no longer scheduled.
 func (t *trial) onlyOnce(id string) {
 	n := 0
 	for _, e := range t.kept(t.keys(0).Stream) {

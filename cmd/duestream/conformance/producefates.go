@@ -5,34 +5,34 @@ import (
 	"slices"
 )
 
-// A fate is what the network does to a command of a producer: it breaks before or behind it, or is slow.
+// fate is a network fault for a chosen command of a producer: the connection breaks before or after it, or is slow.
 type fate struct {
 	meant func(c *tapped, s *sent) bool
 	what  doom
-	until <-chan struct{} // then what is held goes on
-	times int             // how many commands are still to meet this fate
-	met   chan struct{}   // closed when as many commands have met it
+	until <-chan struct{} // when closed, the held command or reply goes on
+	times int             // commands that have yet to meet this fate
+	met   chan struct{}   // closed when the last of them has met it
 }
 
 type doom int
 
 const (
 	nothing     doom = iota
-	breakBefore      // the connection breaks before the server gets the command
-	breakBehind      // the server executes it, and the connection breaks before the reply
-	leaveBehind      // as breakBehind; then no connection reaches the server until the tap's network is back
-	holdCommand      // the server gets it later
-	holdReply        // the program gets its reply, and all that follow on the connection, later
+	breakBefore      // the connection breaks before the command reaches the server
+	breakBehind      // the server executes the command; the connection breaks before the reply
+	leaveBehind      // like breakBehind, and new connections fail until the tap's network is back
+	holdCommand      // the command reaches the server later
+	holdReply        // this reply, and all later ones on the connection, reach the program later
 )
 
-// fated is what a fate has made of a connection.
+// fated is the state of a connection that met a fate.
 type fated struct {
-	schedules bool            // the transaction under way has a ZADD of a schedule
-	mute      bool            // replies go nowhere
+	schedules bool            // the current transaction has a ZADD of a schedule
+	mute      bool            // replies are dropped
 	hold      <-chan struct{} // replies wait for this
 }
 
-// doom has the next commands of a kind meet a fate.
+// doom makes the next commands that meant accepts meet a fate, times of them.
 func (t *tap) doom(what doom, times int, until <-chan struct{}, meant func(*tapped, *sent) bool) *fate {
 	f := &fate{meant: meant, what: what, until: until, times: times, met: make(chan struct{})}
 	t.mu.Lock()
@@ -41,7 +41,7 @@ func (t *tap) doom(what doom, times int, until <-chan struct{}, meant func(*tapp
 	return f
 }
 
-// meets returns what becomes of a command that the server has not got yet. A command that is held waits here.
+// meets returns the fate of a command that has not reached the server yet. It blocks while the command is held.
 func (c *tapped) meets(s *sent) doom {
 	f := c.fateOf(s)
 	c.mu.Lock()
@@ -83,12 +83,12 @@ func (c *tapped) fateOf(s *sent) *fate {
 		close(f.met)
 	}
 	if f.what == leaveBehind {
-		c.gone = true // the network, for all connections to come
+		c.gone = true // the network, for all further connections
 	}
 	return f
 }
 
-// sendAndBreak hands on a command, and returns when the server has executed it and closed the connection.
+// sendAndBreak forwards a command, and returns when the server has executed it and closed the connection.
 func (c *tapped) sendAndBreak(to net.Conn, command []byte) {
 	if _, err := to.Write(command); err != nil {
 		return
@@ -98,7 +98,7 @@ func (c *tapped) sendAndBreak(to net.Conn, command []byte) {
 	}
 }
 
-// withheld reports whether a reply goes nowhere. One that is held waits here.
+// withheld reports whether a reply is dropped. It blocks while the reply is held.
 func (c *tapped) withheld() bool {
 	c.mu.Lock()
 	mute, hold := c.fated.mute, c.fated.hold
@@ -117,7 +117,8 @@ func (s *sent) schedules() bool { return s.is("ZADD") && isDue(s.arg(1)) }
 
 func isDue(key string) bool { return len(key) > 4 && key[len(key)-4:] == ":due" }
 
-// decides is the command with which a message is scheduled: EXEC, a script or function, or a ZADD that stands alone.
+// decides reports whether a command schedules a message: an EXEC, a script or function, or a ZADD outside a
+// transaction.
 func decides(c *tapped, s *sent) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,10 +126,10 @@ func decides(c *tapped, s *sent) bool {
 		s.isScript() && slices.ContainsFunc(s.keys(), isDue)
 }
 
-// schedulesWhole is decides, but in a transaction it is the ZADD, not the EXEC.
+// schedulesWhole is like decides, but in a transaction it picks the ZADD instead of the EXEC.
 func schedulesWhole(c *tapped, s *sent) bool { return s.schedules() || !s.is("EXEC") && decides(c, s) }
 
-// network returns the tap of the producer. A case that breaks the network cannot do without one.
+// network returns the tap of the producer. Without a tap the case counts as not tried.
 func (t *trial) network() *tap {
 	all := t.allTaps()
 	if len(all) == 0 {
@@ -137,7 +138,7 @@ func (t *trial) network() *tap {
 	return all[len(all)-1]
 }
 
-// hasMet waits until all commands that were to meet a fate have.
+// hasMet waits until all commands that were chosen for a fate have met it.
 func (t *trial) hasMet(f *fate) {
 	t.await(0, func() string {
 		select {

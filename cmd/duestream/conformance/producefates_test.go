@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// What the network cases rest on: of a command whose reply is lost the server has executed every word, and the program hears
-// nothing; of one that is lost itself the server knows nothing; what is held comes later.
+// The fates of the network cases work: for a lost reply, the server has executed the whole command and the program
+// gets nothing; a lost command never reaches the server; a held command or reply arrives later.
 func TestALostReplyIsLostAndTheCommandIsNot(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

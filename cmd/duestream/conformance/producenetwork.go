@@ -7,12 +7,12 @@ import (
 
 const (
 	stall      = 12 * time.Second // longer than most clients wait for a reply
-	away       = 9 * time.Second  // how long the server is away: a producer repeats for longer
-	early      = time.Second      // how long the kit looks whether an answer comes too early
-	afterwards = 2                // how many replies are lost, one after the other
+	away       = 9 * time.Second  // the server is unreachable: a producer must retry for longer
+	early      = time.Second      // how long the kit watches for an answer that is too early
+	afterwards = 2                // replies that are lost, one after the other
 )
 
-// What producers do when the network breaks at a certain command.
+// networkCases: the network of a producer breaks at a certain command.
 var networkCases = []Case{
 	{
 		Name: "ok-when-stored", Level: Good, Section: "7 and 15", tapped: true,
@@ -162,7 +162,7 @@ var networkCases = []Case{
 	},
 }
 
-// warm is ready, but the producer has scheduled a first message: its scripts are loaded, and it knows the queue.
+// warm is like ready, but the producer has scheduled a first message: its scripts are loaded, and it knows the queue.
 func (t *trial) warm() (*program, *tap) {
 	p := t.ready()
 	net := t.network()
@@ -170,7 +170,7 @@ func (t *trial) warm() (*program, *tap) {
 	return p, net
 }
 
-// rich is an order with all there may be, due later than any case lasts.
+// rich returns an order with payload, headers and max_attempts, due later than any case lasts.
 func (t *trial) rich(id string) order {
 	o := t.dueIn(id, far)
 	o.Payload, o.Headers, o.MaxAttempts = []byte("body of "+id), map[string]string{"kind": "order"}, 5
@@ -185,7 +185,7 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// partitionOf returns the partition in whose schedule a message is, -1 when it is in none.
+// partitionOf returns the partition whose schedule holds a message, or -1.
 func (t *trial) partitionOf(id string, count int) int {
 	var found []int
 	for i := range count {
@@ -199,7 +199,7 @@ func (t *trial) partitionOf(id string, count int) int {
 	return append(found, -1)[0]
 }
 
-// whileBroken puts a value of another type into a key of the queue while do runs.
+// whileBroken replaces a key of the queue by a string while do runs.
 func (t *trial) whileBroken(kind string, do func()) {
 	k := t.keys(0)
 	key := map[string]string{"due": k.Due, "meta": k.Meta}[kind]

@@ -13,13 +13,13 @@ import (
 
 const (
 	far      = time.Hour   // due later than any case lasts
-	inTime   = time.Second // a message with a wake token is no later than this
+	inTime   = time.Second // most lateness of a message with a wake token
 	beforeIt = 1500 * time.Millisecond
 )
 
 var producerCases = slices.Concat(arrivalCases, scheduleCases, careCases, hardshipCases, networkCases, scheduleCompletely)
 
-// What producers schedule arrives.
+// arrivalCases: scheduled messages arrive.
 var arrivalCases = []Case{
 	{
 		Name: "answers", Level: Good, Section: "15",
@@ -154,7 +154,7 @@ var arrivalCases = []Case{
 	},
 }
 
-// someInTime tries a few messages, because one may be late on any machine, and fails when all were late.
+// someInTime tries three messages, because one may be late on a busy machine, and fails if all were late.
 func (t *trial) someInTime(try func(round int) (late string)) {
 	var late string
 	for round := range 3 {
@@ -165,8 +165,8 @@ func (t *trial) someInTime(try func(round int) (late string)) {
 	failf("%s", late)
 }
 
-// late waits for a message that is due at some time. It returns "" unless the message was later than one of the kit's own by a
-// second.
+// late waits for a message that is due at some time. It returns "" unless the message was at least a second later
+// than a message that the kit scheduled itself.
 func (t *trial) late(id string, due time.Time, what string) string {
 	own := &trial{rig: t.rig, ctx: t.ctx, cfg: t.cfg, queue: t.queue + "-own", watch: t.watch}
 	own.register()
@@ -183,14 +183,14 @@ func (t *trial) late(id string, due time.Time, what string) string {
 		"token, took %s", id, late, what, usual))
 }
 
-// letGo lets the messages of a held queue go on after a point in time.
+// letGo releases a held queue once the clock of the server has passed after, in Unix ms.
 func (t *trial) letGo(after int64) {
 	t.after(time.UnixMilli(after))
 	t.number("HDEL", t.keys(0).Policy, admin.SettingHeld)
 	t.mustDo("XADD", t.keys(0).Wake, "MAXLEN", "1", "*", "held", "0")
 }
 
-// allArriveSoon is allArrive for orders that are due in half a second.
+// allArriveSoon is like allArrive, with all orders due in half a second.
 func (t *trial) allArriveSoon(orders []order, check func(entry, order)) {
 	for i := range orders {
 		orders[i].Due = t.dueIn("", 500*time.Millisecond).Due
@@ -198,7 +198,7 @@ func (t *trial) allArriveSoon(orders []order, check func(entry, order)) {
 	t.allArrive(orders, check)
 }
 
-// lastToken returns the ID of the last token of a stream, "" when there is none.
+// lastToken returns the ID of the last entry of a stream, or "".
 func (t *trial) lastToken(stream string) string {
 	entries := t.entries(stream)
 	if len(entries) == 0 {

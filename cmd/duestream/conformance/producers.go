@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// keeper is a group that never acknowledges, so that the entries of what producers scheduled stay.
+// keeper is a group that never acknowledges, so that the entries of delivered messages stay in the stream.
 const keeper = "keeper"
 
 // producer starts a producer.
@@ -40,7 +40,7 @@ func (t *trial) ready() *program {
 	return t.producer()
 }
 
-// send writes lines to a producer.
+// send writes orders to the input of a producer.
 func (t *trial) send(p *program, orders ...order) {
 	var text []byte
 	for _, o := range orders {
@@ -55,7 +55,7 @@ func (t *trial) send(p *program, orders ...order) {
 	}
 }
 
-// answered waits until there are so many answers, for each as long as the kit is patient, and returns them.
+// answered waits until n answers have come, and returns all. The patience of the kit counts anew for each answer.
 func (t *trial) answered(n int) (all []answer) {
 	for all = t.answersSoFar(); len(all) < n; all = t.answersSoFar() {
 		t.await(0, func() string {
@@ -71,14 +71,14 @@ func (t *trial) answersSoFar() []answer {
 	return slices.Clone(t.answers)
 }
 
-// taken sends orders and waits until all were answered ok.
+// taken sends orders, and waits until all are answered with ok.
 func (t *trial) taken(p *program, orders ...order) {
 	before := len(t.answersSoFar())
 	t.send(p, orders...)
 	t.allAnswered(before, orders)
 }
 
-// allAnswered waits until each of some orders was answered ok, once; so many answers came before.
+// allAnswered waits until each order is answered with ok, once. before is the number of earlier answers.
 func (t *trial) allAnswered(before int, orders []order) {
 	answers := t.answered(before + len(orders))
 	open := map[string]bool{}
@@ -96,12 +96,12 @@ func (t *trial) allAnswered(before int, orders []order) {
 	}
 }
 
-// finished ends the input of a producer and waits until it has ended well.
+// finished ends the input of a producer, and waits until it exits with 0.
 func (t *trial) finished(p *program) {
 	p.expectEnd()
 	_ = p.stdin.Close()
 	for p.running() {
-		before := len(t.answersSoFar()) // the kit waits anew for each answer
+		before := len(t.answersSoFar()) // the patience of the kit counts anew for each answer
 		t.await(0, func() string {
 			return missingIf(p.running() && len(t.answersSoFar()) == before, "the producer did not end after its input had")
 		})
@@ -111,12 +111,12 @@ func (t *trial) finished(p *program) {
 	}
 }
 
-// dueIn returns an order that is due so long after now, by the server's clock.
+// dueIn returns an order that is due d from now, by the clock of the server.
 func (t *trial) dueIn(id string, d time.Duration) order {
 	return order{ID: id, Due: t.now().Add(d).UnixMilli()}
 }
 
-// arrival waits until a message is in the stream, in whichever partition.
+// arrival waits until a message is in the stream of partition 0, and returns its entry.
 func (t *trial) arrival(id string, limit time.Duration) entry {
 	return t.awaitEntry(limit, fmt.Sprintf("message %q is not in the stream", id), func() []entry {
 		return t.kept(t.keys(0).Stream)
@@ -124,7 +124,7 @@ func (t *trial) arrival(id string, limit time.Duration) entry {
 		func(e entry) bool { return e.Fields[lua.FieldID] == id })
 }
 
-// allArrive sends orders, and checks each entry that comes.
+// allArrive sends orders, waits until each arrives, and checks its entry.
 func (t *trial) allArrive(orders []order, checks ...func(entry, order)) {
 	p := t.ready()
 	t.taken(p, orders...)
@@ -155,7 +155,7 @@ func sameHeaders(e entry, o order) {
 	}
 }
 
-// inDueTime checks that an entry is a first attempt, of its due time, and was not early.
+// inDueTime checks that an entry is a first attempt, has the right due time, and was not early.
 func inDueTime(e entry, o order) {
 	if got := e.Fields[lua.FieldAttempt]; got != "1" {
 		failf("message %q arrived with attempt %q; wanted 1", o.ID, got)
@@ -168,15 +168,15 @@ func inDueTime(e entry, o order) {
 	}
 }
 
-// stored is a scheduled message as Redis holds it.
+// stored is a scheduled message as Redis stores it.
 type stored struct {
 	score         string
 	payload, meta string
 	hasPayload    bool
-	fields        map[string]string // of meta
+	fields        map[string]string // parsed meta
 }
 
-// scheduled returns a scheduled message; ok is false when it is not.
+// scheduled returns a scheduled message; ok is false if it is not scheduled.
 func (t *trial) scheduled(id string) (s stored, ok bool) {
 	k := t.keys(0)
 	if s.score, ok = t.text("ZSCORE", k.Due, id); !ok {
@@ -192,7 +192,8 @@ func (t *trial) scheduled(id string) (s stored, ok bool) {
 	return s, ok
 }
 
-// mustBeScheduled is scheduled of a message that was answered ok and is due later.
+// mustBeScheduled returns a message that was answered with ok and is due later. It fails if the message is not
+// scheduled.
 func (t *trial) mustBeScheduled(id string) stored {
 	s, ok := t.scheduled(id)
 	if !ok {

@@ -19,25 +19,25 @@ import (
 const (
 	stderrLines = 20
 	stderrBytes = 16 << 10
-	lineBytes   = 64 << 20        // of one line that a program prints, at most
-	outputDelay = 2 * time.Second // how long what a program has started may hold the output after the program ended
+	lineBytes   = 64 << 20        // longest line that a program may print
+	outputDelay = 2 * time.Second // how long a child of the program may hold its output after its end
 )
 
-// program is a producer or a worker under way.
+// program is a running producer or worker.
 type program struct {
 	name  string
 	cmd   *exec.Cmd
 	proc  *child.Process
-	stdin io.WriteCloser // of a producer
+	stdin io.WriteCloser // of a producer only
 	last  *tail
 
 	mu     sync.Mutex
 	lines  lineReader
-	bad    string // the first line of its output that breaks the contract
-	wanted bool   // the kit wants the program to end
+	bad    string // the first output line that breaks the contract
+	wanted bool   // the kit expects the program to end
 }
 
-// launch starts a program with the environment of the contract. take gets its lines, one at a time.
+// launch starts a program with the environment of the contract. take is called with each output line, one at a time.
 func launch(cfg *Config, name string, env []string, stdin bool, take func(line []byte) error) (*program, error) {
 	p := &program{name: name, last: &tail{}}
 	p.cmd = exec.Command(cfg.Command[0], cfg.Command[1:]...)
@@ -68,13 +68,13 @@ func launch(cfg *Config, name string, env []string, stdin bool, take func(line [
 	return p, nil
 }
 
-// terminate sends SIGTERM to the program itself, not to what it has started: so do a shell, Docker and Kubernetes.
+// terminate sends SIGTERM to the program itself, not to its children, as a shell, Docker and Kubernetes do.
 func (p *program) terminate() {
 	p.expectEnd()
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
 }
 
-// kill ends the program and what it has started, and returns when all that it printed has been read.
+// kill ends the program and its children, and returns when all its output was read.
 func (p *program) kill() {
 	p.expectEnd()
 	p.proc.Kill()
@@ -86,7 +86,7 @@ func (p *program) expectEnd() {
 	p.wanted = true
 }
 
-// running reports whether the program has not ended.
+// running reports whether the program still runs.
 func (p *program) running() bool {
 	select {
 	case <-p.proc.Done():
@@ -96,7 +96,7 @@ func (p *program) running() bool {
 	}
 }
 
-// misprint returns the first line of the program that does not parse.
+// misprint returns an error with the first output line that does not parse.
 func (p *program) misprint() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,7 +106,7 @@ func (p *program) misprint() error {
 	return fmt.Errorf("%s printed a line that is not of the contract: %s", p.name, p.bad)
 }
 
-// ended returns an error when the program ended by itself.
+// ended returns an error if the program ended by itself.
 func (p *program) ended() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,7 +116,7 @@ func (p *program) ended() error {
 	return fmt.Errorf("%s ended by itself: %s", p.name, p.cmd.ProcessState)
 }
 
-// lineReader hands on whole lines of what is written to it.
+// lineReader passes on whole lines of the bytes written to it.
 type lineReader struct {
 	take func([]byte)
 	rest []byte
@@ -141,7 +141,7 @@ func (l *lineReader) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the bytes written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -165,14 +165,14 @@ func (t *tail) String() string {
 	return strings.Join(lines[max(0, len(lines)-stderrLines):], "\n")
 }
 
-// begun is a line of a worker: it is about to work on a message.
+// begun is an output line of a worker: it begins to work on a message.
 type begun struct {
 	ID      string            `json:"id"`
 	Attempt int               `json:"attempt"`
 	Payload []byte            `json:"payload"`
 	Headers map[string]string `json:"headers"`
 
-	by string // which worker
+	by string // name of the worker
 	at time.Time
 }
 
@@ -195,7 +195,7 @@ func readBegun(line []byte) (b begun, err error) {
 	return begun{ID: *given.ID, Attempt: *given.Attempt, Payload: *given.Payload, Headers: *given.Headers, at: time.Now()}, nil
 }
 
-// answer is a line of a producer.
+// answer is an output line of a producer.
 type answer struct {
 	ID    string `json:"id"`
 	OK    bool   `json:"ok"`
@@ -217,7 +217,7 @@ func readAnswer(line []byte) (a answer, err error) {
 	return answer{*given.ID, *given.OK, given.Error}, nil
 }
 
-// order is a line for a producer.
+// order is an input line for a producer.
 type order struct {
 	ID          string            `json:"id"`
 	Due         int64             `json:"due_ms"`
@@ -225,5 +225,5 @@ type order struct {
 	Headers     map[string]string `json:"headers,omitempty"`
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     int64             `json:"expires_ms,omitempty"`
-	Dedup       int64             `json:"dedup_ms,omitempty"` // at level complete only
+	Dedup       int64             `json:"dedup_ms,omitempty"` // only at level complete
 }

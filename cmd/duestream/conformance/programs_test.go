@@ -25,12 +25,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// atATime is how many tests wait side by side.
+// atATime is how many tests run concurrently.
 const atATime = 3
 
-const envPids = "DUESTREAM_CONFORMANCE_PIDS" // directory in which each program leaves a file of its number
+const envPids = "DUESTREAM_CONFORMANCE_PIDS" // directory in which each program leaves a file named by its process ID
 
-// runProgram is the body of the programs that the tests hand to the kit: kind, and what is broken about it.
+// runProgram is the main function of the programs under test. args are the kind of program and its fault.
 func runProgram(args []string) int {
 	if dir := os.Getenv(envPids); dir != "" {
 		_ = os.WriteFile(filepath.Join(dir, strconv.Itoa(os.Getpid())), nil, 0o600)
@@ -47,15 +47,15 @@ func runProgram(args []string) int {
 	return 0
 }
 
-// quick is this test without the race detector, which costs a program more time to start than a case takes: hundreds of them
-// are started. TestGoodProgramsPassEveryCase keeps it.
+// quick is this test binary without the race detector. With it, a program takes longer to start than a case, and
+// hundreds are started. TestGoodProgramsPassEveryCase keeps the race detector.
 var quick struct {
 	once sync.Once
 	dir  string
 	err  error
 }
 
-// quickProgram returns what has the body of runProgram, and starts quickly.
+// quickProgram returns a binary that runs runProgram and starts fast.
 func quickProgram(t *testing.T) string {
 	t.Helper()
 	info, ok := debug.ReadBuildInfo()
@@ -77,7 +77,7 @@ func quickProgram(t *testing.T) string {
 	return filepath.Join(quick.dir, "program")
 }
 
-// config returns how a test runs the kit on a program of runProgram.
+// config returns a configuration that runs the kit on a program of runProgram.
 func config(t *testing.T, kind Kind, level Level, program ...string) Config {
 	t.Helper()
 	return Config{

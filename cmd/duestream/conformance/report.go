@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Version is that of the protocol that is tested.
+// Version is the version of the protocol that is tested.
 const Version = 1
 
-// Kind says what a program is.
+// Kind is the kind of a program.
 type Kind string
 
-// Kinds.
+// The kinds of programs.
 const (
 	Worker   Kind = "worker"
 	Producer Kind = "producer"
 )
 
-// Level of a client, as in section 15 of the protocol. Zero is none.
+// Level is a level of conformance, as in section 15 of the protocol. 0 is none.
 type Level int
 
-// Levels.
+// The levels of conformance.
 const (
 	Minimal Level = iota + 1
 	Good
@@ -30,7 +30,7 @@ const (
 
 var levelNames = []string{"none", "minimal", "good", "complete"}
 
-// ParseLevel reads the name of a level.
+// ParseLevel returns the level with a name.
 func ParseLevel(name string) (Level, error) {
 	for level, n := range levelNames {
 		if level > 0 && n == name {
@@ -42,59 +42,60 @@ func ParseLevel(name string) (Level, error) {
 
 func (l Level) String() string { return levelNames[l] }
 
-// MarshalText writes the name.
+// MarshalText returns the name of the level.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// State says how a case ended.
+// State is the outcome of a case.
 type State string
 
-// States.
+// The outcomes of a case.
 const (
 	Passed   State = "passed"
 	Failed   State = "failed"
 	NotTried State = "not_tried"
 )
 
-// Result is what became of one case.
+// Result is the result of one case.
 type Result struct {
 	Case
 	State  State    `json:"state"`
-	Broke  string   `json:"broke,omitempty"`  // name of the broken rule, when it is one that every case watches; then Rule and Section are of that rule
-	Seen   string   `json:"seen,omitempty"`   // failed: what was seen instead; not tried: why
-	Notes  []string `json:"notes,omitempty"`  // what is worth knowing, and allowed
-	Stderr string   `json:"stderr,omitempty"` // failed: the last lines that the program wrote there
+	Broke  string   `json:"broke,omitempty"`  // name of a broken rule of all cases, which Rule and Section then show
+	Seen   string   `json:"seen,omitempty"`   // failed: the observation; not tried: the reason
+	Notes  []string `json:"notes,omitempty"`  // remarks about allowed behaviour
+	Stderr string   `json:"stderr,omitempty"` // failed: the last lines on standard error
 	Millis int64    `json:"ms"`
 }
 
-// Server names the server that was used.
+// Server identifies the server that was used.
 type Server struct {
 	Product string `json:"product"`
 	Version string `json:"version"`
 }
 
-// Report is what a run has found out. It is a certificate when all cases of the level were asked for.
+// Report is the result of a run. It is a certificate if all cases of the level were run.
 type Report struct {
 	Kind      Kind      `json:"kind"`
 	Command   []string  `json:"command"`
 	Protocol  int       `json:"protocol"`
 	Server    Server    `json:"server"`
-	Unwatched string    `json:"unwatched,omitempty"` // why what the program sends could not be watched; "" = it was
+	Unwatched string    `json:"unwatched,omitempty"` // why the program's commands could not be watched; "" = they were
 	Date      time.Time `json:"date"`
 	Asked     Level     `json:"asked"`
-	Level     Level     `json:"level"` // reached; none when only some cases were run
+	Level     Level     `json:"level"` // reached; none if only some cases were run
 	Partial   bool      `json:"partial"`
 	Counts    Counts    `json:"counts"`
 	Cases     []Result  `json:"cases"`
 }
 
-// Counts of cases by state.
+// Counts are numbers of cases by state.
 type Counts struct {
 	Passed   int `json:"passed"`
 	Failed   int `json:"failed"`
 	NotTried int `json:"not_tried"`
 }
 
-// Reached says whether the asked level was reached; of a run of some cases, whether none of them failed.
+// Reached reports whether the asked level was reached. For a run of some cases, it reports whether none failed and
+// one passed.
 func (r *Report) Reached() bool {
 	if r.Partial {
 		return r.Counts.Failed == 0 && r.Counts.Passed > 0
@@ -102,7 +103,8 @@ func (r *Report) Reached() bool {
 	return r.Level >= r.Asked
 }
 
-// judge counts, and finds the highest level none of whose cases failed and of which any was tried.
+// judge counts the cases, and sets the level that was reached: the highest one, up to the asked level, so that no case
+// of it or of a lower level failed. If no case passed, no level is reached.
 func (r *Report) judge() {
 	failed := Complete + 1
 	for _, c := range r.Cases {
@@ -120,6 +122,6 @@ func (r *Report) judge() {
 		return
 	}
 	if r.Level = min(r.Asked, failed-1); r.Kind == Producer && r.Level < Good {
-		r.Level = 0 // the kit does not try the level minimal of producers: it is a ZADD
+		r.Level = 0 // level minimal is not tested for producers: it is a single ZADD
 	}
 }

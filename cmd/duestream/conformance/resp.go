@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	wireBytes = 512 << 20 // of one string, as Redis has it
-	wireItems = 1 << 20   // of one array
+	wireBytes = 512 << 20 // longest string, as in Redis
+	wireItems = 1 << 20   // longest array
 )
 
 var errNotRESP = errors.New("this is not the protocol of Redis")
 
-// value is what a server answers, of RESP2 or RESP3; of a map, names and values take turns.
+// value is a reply of a server, in RESP2 or RESP3. A map is a list in which names and values alternate.
 type value struct {
-	kind byte // the first one on the wire
+	kind byte // the first byte on the wire
 	null bool
 	text string
 	list []value
@@ -27,13 +27,13 @@ type value struct {
 
 func (v value) isError() bool { return v.kind == '-' || v.kind == '!' }
 
-// number of a reply that is one; 0 of others.
+// number returns the reply as an integer, or 0 if it is none.
 func (v value) number() int {
 	n, _ := strconv.Atoi(v.text)
 	return n
 }
 
-// strings of a reply that is a list of them.
+// strings returns the items of a list as strings.
 func (v value) strings() (all []string) {
 	for _, item := range v.list {
 		all = append(all, item.text)
@@ -41,7 +41,7 @@ func (v value) strings() (all []string) {
 	return all
 }
 
-// wire reads one side of a connection, and keeps the bytes of what it has read.
+// wire reads one direction of a connection, and keeps the bytes that it read.
 type wire struct {
 	from *bufio.Reader
 	raw  bytes.Buffer
@@ -53,7 +53,7 @@ func (w *wire) line() (string, error) {
 	return strings.TrimRight(text, "\r\n"), err
 }
 
-// bytes reads a string of so many bytes, and its end.
+// bytes reads a string of n bytes and its line end.
 func (w *wire) bytes(n int) (string, error) {
 	if n < 0 || n > wireBytes {
 		return "", errNotRESP
@@ -65,7 +65,7 @@ func (w *wire) bytes(n int) (string, error) {
 	return string(w.raw.Bytes()[begin : begin+n]), nil
 }
 
-// request reads a command and its arguments; none of an empty line.
+// request reads a command with its arguments. An empty line gives none.
 func (w *wire) request() ([]string, error) {
 	line, err := w.line()
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *wire) request() ([]string, error) {
 	}
 	count, isArray := strings.CutPrefix(line, "*")
 	if !isArray {
-		return strings.Fields(line), nil // as one types it
+		return strings.Fields(line), nil // an inline command
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n > wireItems {
@@ -98,7 +98,7 @@ func (w *wire) request() ([]string, error) {
 	return args, nil
 }
 
-// reply reads what a server answers.
+// reply reads a reply of a server.
 func (w *wire) reply() (v value, err error) {
 	line, err := w.line()
 	if err != nil {
@@ -138,7 +138,7 @@ func (w *wire) reply() (v value, err error) {
 		}
 		v.list = append(v.list, item)
 	}
-	if v.kind == '|' { // attributes; what they are about follows
+	if v.kind == '|' { // attributes; the reply itself follows
 		return w.reply()
 	}
 	return v, nil

@@ -23,21 +23,21 @@ const (
 	portTries    = 100
 )
 
-// rig is a server with a bridge on it, under a prefix of its own.
+// rig is a server with a bridge, under a prefix of its own.
 type rig struct {
-	server   *tryout.Server // nil: somebody else runs it
+	server   *tryout.Server // nil: the user runs the server
 	url      string
 	prefix   string
 	redis    *bridge.Redis
-	opt      rueidis.ClientOption // with which it was dialled
+	opt      rueidis.ClientOption // options of the connection
 	info     Server
-	untapped string // why programs cannot be watched; "" = they are
+	untapped string // why programs cannot be watched; "" = they can
 
 	stop  context.CancelFunc
 	ended chan error
 }
 
-// newRig starts a bridge on the server that is configured, or on a new one.
+// newRig starts a bridge, on the configured server or on a new one.
 func newRig(ctx context.Context, cfg *Config) (*rig, error) {
 	r := &rig{url: cfg.URL, prefix: cfg.Prefix + "-" + strconv.FormatUint(rand.Uint64(), 36), ended: make(chan error, 1)}
 	if r.url == "" {
@@ -53,8 +53,8 @@ func newRig(ctx context.Context, cfg *Config) (*rig, error) {
 	return r, nil
 }
 
-// startServer starts a server on a port outside the range from which systems take those of outgoing connections, so that nobody
-// has it while the server is away.
+// startServer starts a server. Its port is outside the range that the system uses for outgoing connections, so that
+// no other process takes the port while the server is down.
 func startServer(ctx context.Context, program string) (*tryout.Server, error) {
 	for try := 1; ; try++ {
 		port, err := freePort()
@@ -91,7 +91,8 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	r.info = Server{info.Product, info.Version}
 	r.untapped = tappable(r.url, r.redis.Client, r.opt)
 	if r.server != nil {
-		// With everysec the server puts off a write while the disk is slow, and a kill then loses what it had answered.
+		// With everysec, the server delays a write while the disk is slow, and a kill then loses writes that were
+		// acknowledged.
 		c := r.redis.Client
 		always := c.B().ConfigSet().ParameterValue().ParameterValue("appendfsync", "always").Build()
 		if err := c.Do(ctx, always).Error(); err != nil {
@@ -116,7 +117,7 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	return nil
 }
 
-// end stops the bridge, removes all keys, or the server with them.
+// end stops the bridge, and then the server. A server of the user keeps running, and loses the keys of the prefix.
 func (r *rig) end() error {
 	var errs []error
 	if r.stop != nil {
@@ -135,8 +136,8 @@ func (r *rig) end() error {
 	return errors.Join(errs...)
 }
 
-// clean removes every key of the prefix, also those that a program has made of its own accord: it goes through the keys of every
-// server, in bounded steps.
+// clean removes every key of the prefix, including keys that a program invented. It scans the keys of every server,
+// in bounded steps.
 func (r *rig) clean() error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanTimeout)
 	defer cancel()

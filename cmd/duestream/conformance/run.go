@@ -10,31 +10,31 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// Config says what to run, and on what.
+// Config configures a run: the program, the cases, and the server.
 type Config struct {
 	Kind    Kind
-	Level   Level // asked for
+	Level   Level // the level asked for
 	Command []string
-	Cases   []Case // of Cases or Select
-	Partial bool   // these are not all cases of the level
+	Cases   []Case // from Cases or Select
+	Partial bool   // only some of the level's cases
 
-	// URL is that of a server that somebody else runs; "" = start one for the run, and one for each case that needs its own.
+	// URL is the server of the user. "" starts a server for the run, and one for each case that needs its own.
 	URL           string
 	ServerProgram string // path of redis-server or valkey-server; "" = the one on the PATH
-	Prefix        string // beginning of the prefix of all keys
+	Prefix        string // the prefix of all keys begins with it
 
-	// Visibility is the visibility timeout of the queues; cases last some of it. When it is too low, a good worker on a busy
-	// machine loses what it holds.
+	// Visibility is the visibility timeout of the queues. A case lasts for several of them. If it is too low, a good
+	// worker on a busy machine loses messages that it holds.
 	Visibility time.Duration
-	Patience   time.Duration // how long the kit waits for what must happen, beside work and visibility timeouts
-	Parallel   int           // cases at a time
+	Patience   time.Duration // how long the kit waits for an event, besides work and visibility timeouts
+	Parallel   int           // number of concurrent cases
 
-	Stderr io.Writer           // gets what the programs write there; nil = discard
-	Done   func(Result)        // told each case as it ends, one at a time; nil = nobody is
-	Step   func(done, all int) // told when a case begins or ends, one at a time; nil = nobody is
+	Stderr io.Writer           // receives the programs' standard error; nil = discard
+	Done   func(Result)        // called with each finished case, one at a time; nil = nothing
+	Step   func(done, all int) // called when a case begins or ends, one at a time; nil = nothing
 }
 
-// Defaults of Config, and its limits.
+// Defaults and limits of Config.
 const (
 	DefaultPrefix     = "conformance"
 	DefaultVisibility = 2 * time.Second
@@ -45,19 +45,19 @@ const (
 	MaxVisibility = time.Minute
 )
 
-const casePatience = 4 // how many times the patience a case may take as a whole
+const casePatience = 4 // longest duration of a case, as a multiple of the patience
 
-// patience is how long to wait for what must happen: the longest work takes three visibility timeouts.
+// patience returns how long to wait for an event. The longest work takes three visibility timeouts.
 func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
 
-// policy has short delays, so that retries come soon.
+// policy has short retry delays, so that retries come soon.
 func (c *Config) policy() bridge.Policy {
 	return bridge.Policy{VisibilityTimeout: c.Visibility, MaxAttempts: 10, RetryMin: 50 * time.Millisecond,
 		RetryMax: 100 * time.Millisecond}
 }
 
-// Run runs the cases. The error says that the kit could not do its work, or was interrupted; what the program did wrong is in the
-// report. Nothing of it is left when Run returns: no key, no process.
+// Run runs the cases. An error means that the kit could not work, or was interrupted; faults of the program are in
+// the report. No key and no process of the run is left when Run returns.
 func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	shared, err := newRig(ctx, &cfg)
 	if err != nil {
@@ -119,7 +119,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	if on != shared {
 		defer func() {
 			err := on.end()
-			if err != nil && on.server == nil && result.State == Passed { // what a server leaves is in a temporary directory
+			if err != nil && on.server == nil && result.State == Passed { // its directory is temporary
 				result.State, result.Seen = Failed, err.Error()
 			}
 		}()
@@ -133,7 +133,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 		broke = misprint
 	}
 	if broke != nil && !errors.As(err, new(*notTried)) {
-		err = broke // the first cause explains best what else was seen
+		err = broke // the first fault explains the later ones best
 	}
 	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
 	var untried *notTried
@@ -151,7 +151,7 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	return result
 }
 
-// cannotTry says why a case cannot be tried on the server of the run; "" = it can.
+// cannotTry returns the reason why a case cannot be tried on the server of the run, or "".
 func cannotTry(cfg *Config, shared *rig, c Case) string {
 	switch {
 	case c.tapped && shared.untapped != "":
@@ -163,7 +163,7 @@ func cannotTry(cfg *Config, shared *rig, c Case) string {
 	return ""
 }
 
-// rigFor returns the rig of a case: one of its own, or that of the run.
+// rigFor returns the rig of a case: a new one, or the shared rig of the run.
 func rigFor(ctx context.Context, cfg *Config, shared *rig, c Case) (*rig, error) {
 	switch {
 	case c.alone != "":

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// How producers write.
+// scheduleCases: how producers write a message.
 var scheduleCases = []Case{
 	{
 		Name: "score", Level: Good, Section: "4",
@@ -152,8 +152,8 @@ var scheduleCases = []Case{
 	},
 }
 
-// leavesAlone checks that the registry keeps the partitions of a queue. Bridges mend an entry that was overwritten, so
-// leavesAlone also looks at the commands, where the server tells them.
+// leavesAlone checks that a producer does not change the partitions of a queue in the registry. Bridges repair an
+// overwritten entry, so leavesAlone also looks at the commands, if MONITOR is allowed.
 func (t *trial) leavesAlone(registry string, do func()) {
 	var commands []command
 	err := attempt(func() { commands = t.monitored(do) })
@@ -171,10 +171,10 @@ func (t *trial) leavesAlone(registry string, do func()) {
 	}
 }
 
-// hold keeps messages scheduled, whatever their due time.
+// hold holds the queue: messages stay scheduled after their due time.
 func (t *trial) hold() { t.policy(admin.SettingHeld, "1") }
 
-// holds checks that a message is scheduled as it was ordered.
+// holds checks that a message is stored as it was ordered.
 func (t *trial) holds(o order) {
 	s := t.mustBeScheduled(o.ID)
 	if want := strconv.FormatInt(o.Due, 10); s.score != want {
@@ -198,13 +198,14 @@ func (t *trial) holds(o order) {
 	}
 }
 
-// whole checks in which order, and in how many pieces, a message was written. A producer may repeat what it has no answer to.
+// whole checks the order of the writes of a message, and that they are one transaction or script. A producer may
+// repeat a message whose reply was lost.
 func (t *trial) whole(commands []command) {
 	k := t.keys(0)
 	wanted := []string{"HSET " + k.Payload, "HSET " + k.Meta, "ZADD " + k.Due, "XADD " + k.Wake}
 	var seen []string
 	var pieces [][]string
-	open := map[string]int{} // transactions and scripts under way: client → piece
+	open := map[string]int{} // running transactions and scripts: client → piece
 	begin := func() int {
 		pieces = append(pieces, nil)
 		return len(pieces) - 1
@@ -217,7 +218,7 @@ func (t *trial) whole(commands []command) {
 		case c.name == "EXEC" || c.name == "DISCARD":
 			delete(open, c.from)
 		case c.from == inScript && last != inScript:
-			open[inScript] = begin() // no other command stands between those of a script
+			open[inScript] = begin() // commands of a script are contiguous
 		}
 		last = c.from
 		step := strings.NewReplacer("HSETNX", "HSET", "HMSET", "HSET").Replace(c.name) + " " + c.key

@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 )
 
-// runSDKWorker is a worker of level complete, made of the Go client.
+// runSDKWorker is a worker of level complete, built with the Go client.
 func runSDKWorker() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -74,7 +74,7 @@ func sdkWork(ctx context.Context, m *bridge.Message) error {
 	return nil
 }
 
-// runSDKProducer is a producer made of the Go client.
+// runSDKProducer is a producer built with the Go client.
 func runSDKProducer() error {
 	ctx := context.Background()
 	r, err := bridge.DialWait(ctx, os.Getenv("DUESTREAM_REDIS_URL"), nil)

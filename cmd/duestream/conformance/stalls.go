@@ -7,11 +7,11 @@ import (
 
 const (
 	stallEvery = 20 * time.Millisecond
-	stallLasts = 3 * time.Second // how long after a stall the kit may still hear late what was said during it
+	stallLasts = 3 * time.Second // after a stall, output of the stall may still arrive late for so long
 )
 
-// stalls measures when the system did not run this process although it should have. What a program said meanwhile the kit heard
-// too late by that.
+// stalls records when the system did not schedule this process. The kit received the output of programs late by that
+// time.
 type stalls struct {
 	mu   sync.Mutex
 	all  []pauseOfOurs
@@ -48,7 +48,7 @@ func (s *stalls) measure() {
 	}
 }
 
-// before returns how long the longest stall was that may have delayed what the kit heard at a time.
+// before returns the longest stall that may have delayed output received at a time.
 func (s *stalls) before(at time.Time) (longest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

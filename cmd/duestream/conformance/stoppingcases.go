@@ -6,7 +6,7 @@ import (
 
 const stopWithin = 10 * time.Second
 
-// What happens at SIGTERM.
+// stoppingCases: SIGTERM.
 var stoppingCases = []Case{
 	{
 		Name: "stop", Level: Good, Section: "8, step 9",

@@ -12,48 +12,48 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// tap stands between one program and the server, so that every connection of it, and of what it starts, is known as its own. It
-// hands on each command before the server gets it, and each reply before the program does. With it the network can go away for
-// this program alone.
+// tap is a proxy between one program and the server. Every connection through it belongs to the program or its
+// children. It reports each command before the server gets it, and each reply before the program gets it. It can cut
+// the network of this program alone.
 type tap struct {
 	addr   string
 	dial   func(context.Context) (net.Conn, error)
-	asked  func(*sent)        // a command is about to reach the server
-	told   func(*sent, value) // its reply is about to reach the program
+	asked  func(*sent)        // called before a command reaches the server
+	told   func(*sent, value) // called before its reply reaches the program
 	listen net.Listener
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
 	conns   map[net.Conn]struct{}
-	gone    bool // the network is away
+	gone    bool // the network is cut
 	serving sync.WaitGroup
-	fates   []*fate // of commands to come
+	fates   []*fate // fates of further commands
 }
 
-// sent is a command that a program has sent.
+// sent is a command of a program.
 type sent struct {
 	program string
 	conn    int // number of the connection, from 1
 	at      time.Time
-	args    []string // name in capitals, and arguments
-	inMulti bool     // between MULTI and EXEC
+	args    []string // name in upper case, and arguments
+	inMulti bool     // queued between MULTI and EXEC
 	script  string   // inside this script or function
 
-	reply    value // once there is one; the watcher's lock guards it
+	reply    value // set when it has come; guarded by the watcher's lock
 	answered bool
 }
 
 func (s *sent) name() string { return s.args[0] }
 
-// is reports whether the command is this one, in capitals; two words are a command and its subcommand.
+// is reports whether the command has this name, in upper case. Two words are a command and its subcommand.
 func (s *sent) is(words string) bool {
 	name, sub, two := strings.Cut(words, " ")
 	return s.args[0] == name && (!two || len(s.args) > 1 && strings.EqualFold(s.args[1], sub))
 }
 
-// newTap listens on a port of its own, for one program. It calls asked and told once at a time for each connection, but for
-// several connections at the same time.
+// newTap listens on a port of its own, for one program. For each connection it calls asked and told one at a time;
+// connections call them concurrently.
 func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), told func(*sent, value)) (*tap, error) {
 	t := &tap{dial: dial, asked: asked, told: told, conns: map[net.Conn]struct{}{}}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -74,8 +74,8 @@ func newTap(dial func(context.Context) (net.Conn, error), asked func(*sent), tol
 	return t, nil
 }
 
-// away has the network go away, or come back: connections are broken, and new ones reset. The port stays ours, lest the program
-// should meet another tap there.
+// away cuts the network or restores it. While it is cut, open connections are closed and new ones reset. The port
+// stays in use, so that the program cannot meet another tap there.
 func (t *tap) away(away bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +85,7 @@ func (t *tap) away(away bool) {
 	}
 }
 
-// end breaks all connections, and returns when nothing of the tap is left.
+// end closes all connections, and returns when all goroutines of the tap have ended.
 func (t *tap) end() {
 	t.cancel()
 	t.away(true)
@@ -93,7 +93,7 @@ func (t *tap) end() {
 	t.serving.Wait()
 }
 
-// hold keeps a connection until it is let go; false when the network is away.
+// hold registers a connection, so that away can close it. It returns false if the network is cut.
 func (t *tap) hold(conn net.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,17 +140,17 @@ func (t *tap) serve(client net.Conn, number int) {
 	back.Wait()
 }
 
-// tapped is one connection.
+// tapped is one connection through a tap.
 type tapped struct {
 	*tap
 	number int
-	ended  chan struct{} // the server has said all it has to say
+	ended  chan struct{} // closed when the server has sent its last reply
 
 	mu     sync.Mutex
-	open   []*sent // without a reply yet, in order
-	multi  []*sent // queued since MULTI
+	open   []*sent // commands without a reply yet, in order
+	multi  []*sent // commands queued since MULTI
 	queued bool    // between MULTI and EXEC
-	deaf   bool    // replies cannot be told apart any more
+	deaf   bool    // replies can no longer be matched to commands
 	fated  fated
 }
 
@@ -219,7 +219,7 @@ func (c *tapped) replies(from, to net.Conn) {
 	}
 }
 
-// tell finds the command that a reply is for. The reply of EXEC holds the replies of all commands that were queued.
+// tell matches a reply to its command. The reply of EXEC holds the replies of all queued commands.
 func (c *tapped) tell(v value) {
 	c.mu.Lock()
 	if c.deaf || len(c.open) == 0 {
@@ -246,7 +246,7 @@ func (c *tapped) tell(v value) {
 	c.told(s, v)
 }
 
-// tappable says why a program cannot be given a tap instead of the server; "" when it can.
+// tappable returns the reason why a program cannot be put behind a tap, or "".
 func tappable(at string, c rueidis.Client, opt rueidis.ClientOption) string {
 	switch {
 	case !strings.HasPrefix(at, "redis://"):

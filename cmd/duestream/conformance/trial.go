@@ -18,7 +18,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// trial is one run of a case: a queue, the programs that were started on it, and what they said.
+// trial is one run of a case: a queue, the programs started on it, and their output.
 type trial struct {
 	*rig
 	ctx   context.Context
@@ -26,8 +26,8 @@ type trial struct {
 	queue string
 	group string
 	notes []string
-	dead  func() bool        // releases what watches ctx
-	read  map[string][]entry // what kept has read of each stream
+	dead  func() bool        // stops killing the programs when ctx ends
+	read  map[string][]entry // entries that kept has read, by stream
 	watch *watcher
 
 	mu       sync.Mutex
@@ -42,11 +42,11 @@ func newTrial(ctx context.Context, cfg *Config, on *rig, c Case) *trial {
 		rig: on, ctx: ctx, cfg: cfg, queue: c.Name + "-" + strconv.FormatUint(uint64(rand.Uint32()), 36), group: "workers",
 		watch: newWatcher(cfg.Kind, c.Level, on.prefix),
 	}
-	t.dead = context.AfterFunc(ctx, t.killAll) // a write to a program that does not read ends then, too
+	t.dead = context.AfterFunc(ctx, t.killAll) // this also ends a write to a program that does not read
 	return t
 }
 
-// end ends all programs, and returns which of the rules that every case watches they broke.
+// end ends all programs, and returns the first broken rule of those that every case watches.
 func (t *trial) end() error {
 	t.dead()
 	t.killAll()
@@ -57,7 +57,7 @@ func (t *trial) end() error {
 	return t.watch.final()
 }
 
-// launched starts a program on the queue, behind a tap where it can have one; take gets its lines. The caller holds t.mu.
+// launched starts a program on the queue, behind a tap if possible. take gets its lines. The caller holds t.mu.
 func (t *trial) launched(name string, environment []string, stdin bool, take func(line []byte) error) *program {
 	check(t.ctx.Err())
 	at := t.url
@@ -85,7 +85,7 @@ func (t *trial) allTaps() []*tap {
 	return slices.Clone(t.taps)
 }
 
-// killAll kills all programs. What they said is complete then.
+// killAll kills all programs. Their output is complete when it returns.
 func (t *trial) killAll() {
 	t.mu.Lock()
 	programs := slices.Clone(t.programs)
@@ -112,14 +112,14 @@ func (t *trial) stderr() string {
 	return strings.Join(all, "\n")
 }
 
-// Time between two looks: it grows from the first to the last.
+// Interval between two looks: it grows from the first value to the second.
 const (
 	lookFirst = 5 * time.Millisecond
 	lookEvery = 50 * time.Millisecond
 )
 
-// await waits until look returns "", at most for limit (0: as long as the kit is patient), and fails with what it returned
-// last, or when a program is in trouble. While the server is away, or the kit's own connection was, look is repeated.
+// await waits until look returns "". It fails with the last text of look after limit (0: the patience of the kit), or
+// when a program is in trouble. A look that fails because the server is away is repeated.
 func (t *trial) await(limit time.Duration, look func() (missing string)) {
 	if limit == 0 {
 		limit = t.cfg.patience()
@@ -144,7 +144,7 @@ func (t *trial) await(limit time.Duration, look func() (missing string)) {
 	}
 }
 
-// sleep waits; the error says that the time of the case is up.
+// sleep waits for gap. It returns an error if the time of the case is over.
 func (t *trial) sleep(gap time.Duration) error {
 	timer := time.NewTimer(gap)
 	defer timer.Stop()
@@ -156,10 +156,10 @@ func (t *trial) sleep(gap time.Duration) error {
 	}
 }
 
-// pause is a step that waits.
+// pause waits for gap.
 func (t *trial) pause(gap time.Duration) { check(t.sleep(gap)) }
 
-// lookOn is a step that waits until a time, and fails when a program is in trouble.
+// lookOn waits until a time, and fails if a program is in trouble.
 func (t *trial) lookOn(end time.Time) {
 	for time.Now().Before(end) {
 		t.pause(lookEvery)
@@ -167,7 +167,7 @@ func (t *trial) lookOn(end time.Time) {
 	}
 }
 
-// trouble returns what is wrong with the programs, or with the commands that they sent.
+// trouble returns the first fault of the programs or of their commands.
 func (t *trial) trouble() error {
 	if err := t.misprint(); err != nil {
 		return err
@@ -185,8 +185,8 @@ func (t *trial) trouble() error {
 	return nil
 }
 
-// misprint returns the first line of a program that does not parse. It explains other failures: the message of such a line counts
-// as one that was never begun.
+// misprint returns the first output line that does not parse. It explains other failures, because its message counts
+// as never begun.
 func (t *trial) misprint() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,7 +203,7 @@ func (t *trial) keys(partition int) lua.Keys {
 	return lua.NewKeys(t.prefix, lua.PartitionName(t.queue, partition))
 }
 
-// do sends a command; words are its name and what comes before the key.
+// do sends a command. words are its name and the arguments before the key.
 func (t *trial) do(words, key string, args ...string) rueidis.RedisResult {
 	return t.doWithin(5*time.Second, words, key, args...)
 }
@@ -214,7 +214,7 @@ func (t *trial) doWithin(limit time.Duration, words, key string, args ...string)
 	return t.redis.Client.Do(ctx, t.redis.Client.B().Arbitrary(strings.Fields(words)...).Keys(key).Args(args...).Build())
 }
 
-// number asks for an integer; of a key that does not exist it is 0.
+// number returns an integer reply. No reply, as for a missing key, is 0.
 func (t *trial) number(words, key string, args ...string) int {
 	n, err := t.do(words, key, args...).AsInt64()
 	if !rueidis.IsRedisNil(err) {
@@ -223,7 +223,7 @@ func (t *trial) number(words, key string, args ...string) int {
 	return int(n)
 }
 
-// text asks for a string; ok is false when there is none.
+// text returns a string reply; ok is false if there is none.
 func (t *trial) text(words, key string, args ...string) (text string, ok bool) {
 	text, err := t.do(words, key, args...).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -233,19 +233,19 @@ func (t *trial) text(words, key string, args ...string) (text string, ok bool) {
 	return text, true
 }
 
-// mustDo sends a command whose reply says nothing.
+// mustDo sends a command whose reply is not needed.
 func (t *trial) mustDo(words, key string, args ...string) {
 	couldNot(words, t.do(words, key, args...).Error())
 }
 
-// couldNot ends the case when the kit could not do something itself.
+// couldNot ends the case if the kit itself failed to do something.
 func couldNot(what string, err error) {
 	if err != nil {
 		check(&ownError{lua.Classify(what, err)})
 	}
 }
 
-// now returns the time of the server.
+// now returns the time by the server's clock.
 func (t *trial) now() time.Time {
 	ctx, cancel := context.WithTimeout(t.ctx, 5*time.Second)
 	defer cancel()
@@ -260,7 +260,7 @@ func (t *trial) register() {
 	couldNot("register the queue", err)
 }
 
-// policy changes the settings of the queue. Name and value take turns.
+// policy sets settings of the queue. Names and values alternate.
 func (t *trial) policy(settings ...string) { t.mustDo("HSET", t.keys(0).Policy, settings...) }
 
 // createGroup creates a group on partition 0.
@@ -269,16 +269,16 @@ func (t *trial) createGroup(group string) {
 	couldNot("create group "+group, err)
 }
 
-// entry is what the kit reads of a stream.
+// entry is an entry of a stream.
 type entry struct {
 	ID     string
 	Fields map[string]string
 }
 
-// ready is when an entry was added.
+// ready returns the time at which the entry was added.
 func (e entry) ready() time.Time { return lua.EntryTime(e.ID) }
 
-// entries returns what a stream holds.
+// entries returns all entries of a stream.
 func (t *trial) entries(stream string) []entry { return t.entriesFrom(stream, "-") }
 
 func (t *trial) entriesFrom(stream, from string) []entry {
@@ -291,7 +291,7 @@ func (t *trial) entriesFrom(stream, from string) []entry {
 	return all
 }
 
-// kept returns what a stream holds to which entries are only added; it reads each entry once.
+// kept returns all entries of a stream that only grows. It reads each entry once.
 func (t *trial) kept(stream string) []entry {
 	if t.read == nil {
 		t.read = map[string][]entry{}
@@ -304,7 +304,8 @@ func (t *trial) kept(stream string) []entry {
 	return t.read[stream]
 }
 
-// awaitEntry waits until list has an entry that is meant, and returns it; missing says what there is else.
+// awaitEntry waits until list returns an entry that meant accepts, and returns that entry. missing is the failure
+// text.
 func (t *trial) awaitEntry(limit time.Duration, missing string, list func() []entry, meant func(entry) bool) (found entry) {
 	t.await(limit, func() string {
 		all := list()
@@ -318,7 +319,7 @@ func (t *trial) awaitEntry(limit time.Duration, missing string, list func() []en
 	return found
 }
 
-// letter waits for the dead letter of a message, for so long.
+// letter waits for the dead letter of a message, at most for limit.
 func (t *trial) letter(id string, limit time.Duration) entry {
 	return t.awaitEntry(limit, fmt.Sprintf("there is no dead letter of %s", id), func() []entry {
 		return t.entries(t.keys(0).Dead)

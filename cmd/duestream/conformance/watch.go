@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Rule is one that is watched while every case runs, by what the program sends to the server and is told.
+// Rule is a rule that is checked in every case, by the commands of the program and their replies.
 type Rule struct {
 	Name    string `json:"name"`
-	Level   Level  `json:"level"`   // it holds in cases of this level, and of higher ones
+	Level   Level  `json:"level"`   // it holds in cases of this level and of higher levels
 	Section string `json:"section"` // of PROTOCOL.md
 	Rule    string `json:"rule"`
 }
 
-// Rules returns those that are watched for a kind.
+// Rules returns the rules that are watched for a kind.
 func Rules(kind Kind) []Rule {
 	if kind == Worker {
 		return slices.Concat(commonRules, workerRules)
@@ -33,7 +33,7 @@ func ruleNamed(kind Kind, name string) Rule {
 	return all[i]
 }
 
-// broken says which rule a program broke, and what was seen.
+// broken is a broken rule, with the observation.
 type broken struct {
 	Rule
 	seen string
@@ -41,7 +41,7 @@ type broken struct {
 
 func (e *broken) Error() string { return e.seen }
 
-// watcher follows what the programs of a trial send, and are told. It never asks the server.
+// watcher observes the commands and replies of the programs of a trial. It never asks the server.
 type watcher struct {
 	kind   Kind
 	level  Level // of the case
@@ -50,9 +50,9 @@ type watcher struct {
 	stalls *stalls
 
 	mu      sync.Mutex
-	all     []*sent // in order
-	first   *broken // what broke a rule first
-	work    worklog // of workers
+	all     []*sent // all commands, in order
+	first   *broken // the first broken rule
+	work    worklog // of workers only
 	produce producelog
 }
 
@@ -60,7 +60,7 @@ func newWatcher(kind Kind, level Level, prefix string) *watcher {
 	return &watcher{kind: kind, level: level, prefix: prefix, began: time.Now(), stalls: newStalls(), produce: newProducelog()}
 }
 
-// broke notes that a rule was broken, unless the case is of a lower level. The caller holds w.mu.
+// broke records that a rule was broken, unless the case is of a lower level. The caller holds w.mu.
 func (w *watcher) broke(rule, format string, args ...any) {
 	r := ruleNamed(w.kind, rule)
 	if w.first == nil && r.Level <= w.level {
@@ -68,12 +68,12 @@ func (w *watcher) broke(rule, format string, args ...any) {
 	}
 }
 
-// brokeBy notes that a command broke a rule.
+// brokeBy records that a command broke a rule.
 func (w *watcher) brokeBy(s *sent, rule, why string) {
 	w.broke(rule, "%s sent %s, %s after the case began: %s", s.program, s.text(), s.at.Sub(w.began).Round(time.Millisecond), why)
 }
 
-// verdict returns what broke a rule first; nil when nothing did.
+// verdict returns the first broken rule, or nil.
 func (w *watcher) verdict() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +83,7 @@ func (w *watcher) verdict() error {
 	return w.first
 }
 
-// asked takes a command before it reaches the server.
+// asked gets each command before the server gets it.
 func (w *watcher) asked(s *sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *watcher) asked(s *sent) {
 	}
 }
 
-// told takes a command whose reply has come, before the program gets it.
+// told gets each command with its reply before the program gets the reply.
 func (w *watcher) told(s *sent, reply value) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *watcher) told(s *sent, reply value) {
 	}
 }
 
-// commands returns those that a program has sent so far, in order; of all programs when it is "".
+// commands returns the commands that a program has sent so far, in order; for "" those of all programs.
 func (w *watcher) commands(program string) (some []*sent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,7 +120,7 @@ func (w *watcher) commands(program string) (some []*sent) {
 	return some
 }
 
-// text is a command as one would type it, with the beginning of what is long.
+// text returns the command as a line, with long arguments cut.
 func (s *sent) text() string {
 	var b strings.Builder
 	for i, arg := range s.args {
@@ -146,8 +146,8 @@ func (s *sent) text() string {
 	return b.String()
 }
 
-// kindOf returns what a key of duestream is, as section 3 names it: "due", "stream", …, "queues", "defaults"; "" when it is none.
-// The key of a queue has the queue, or partition, too.
+// kindOf returns the kind of a duestream key, as section 3 names it: "due", "stream", …, "queues", "defaults"; or ""
+// for any other key. For the key of a queue, it also returns the queue or partition.
 func (w *watcher) kindOf(key string) (kind, queue string) {
 	rest, ok := strings.CutPrefix(key, w.prefix+":")
 	if !ok {
@@ -160,7 +160,7 @@ func (w *watcher) kindOf(key string) (kind, queue string) {
 	return kind, queue
 }
 
-// commonRules hold for producers and workers.
+// commonRules apply to producers and workers.
 var commonRules = []Rule{
 	{"keeps-keys", Minimal, "3", "Keys of duestream have no expiry, and are not deleted, renamed or flushed by producers and workers."},
 	{"keeps-streams", Minimal, "8 (MUST NOT)", "The entries of a stream are the bridges': no XADD, XDEL, XTRIM or XSETID on it by plain commands."},
@@ -169,7 +169,7 @@ var commonRules = []Rule{
 	{"keeps-server", Minimal, "3", "The server's settings, clients, scripts and functions are not a client's to change."},
 }
 
-// common judges what no program may send.
+// common checks the commands that no program may send.
 func (w *watcher) common(s *sent) {
 	switch s.name() {
 	case "FLUSHALL", "FLUSHDB", "SWAPDB":
@@ -209,7 +209,7 @@ func (w *watcher) common(s *sent) {
 	}
 }
 
-// keysOf has those commands that only some keys may meet, and how many keys they have at most.
+// keysOf maps a command that is checked by its keys to the largest number of its keys.
 var keysOf = map[string]int{
 	"EXPIRE": 1, "PEXPIRE": 1, "EXPIREAT": 1, "PEXPIREAT": 1, "GETEX": 1, "SETEX": 1, "PSETEX": 1, "HEXPIRE": 1, "HPEXPIRE": 1, "HEXPIREAT": 1, "HPEXPIREAT": 1,
 	"DEL": 1 << 20, "UNLINK": 1 << 20, "RENAME": 2, "RENAMENX": 2, "MOVE": 1, "RESTORE": 1, "COPY": 2, "SET": 1, "MIGRATE": 3,

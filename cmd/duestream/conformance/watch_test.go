@@ -11,7 +11,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// step is something that a watcher is told: a command with its reply, a line of the worker, or its end.
+// step is an event for a watcher: a command with its reply, a line of the worker, or the worker's end.
 type step func(w *watcher)
 
 const wk = "worker one"
@@ -30,7 +30,7 @@ func integer(text string) value { return value{kind: ':', text: text} }
 
 const stream1 = "p:{q}:stream"
 
-// isGiven gives the worker an entry: fields as in "id=a work=slow 2000".
+// isGiven gives an entry to the worker. Fields have the form "id=a work=slow 2000".
 func isGiven(entry string, fields ...string) step {
 	var flat []value
 	for _, f := range fields {
@@ -62,7 +62,7 @@ func TestAWatcherNamesTheRuleThatACommandBreaks(t *testing.T) {
 		steps []step
 	}{
 		"a message is done":                  {"", []step{sends("XGROUP CREATE "+stream1+" g 0 MKSTREAM", bulk("OK")), got, begunA, ack, term, end}},
-		"begun after the acknowledgement":    {"", []step{got, ack, begunA}}, // lines and commands come by different ways
+		"begun after the acknowledgement":    {"", []step{got, ack, begunA}}, // their order is unknown
 		"a long one is extended":             {"", []step{got, begunA, sends("XCLAIM "+stream1+" g one 0 1-1 JUSTID", list(bulk("1-1")))}},
 		"what was lost need not be finished": {"", []step{got, begunA, sends("XCLAIM "+stream1+" g one 0 1-1 JUSTID", list()), term, end}},
 		"its own, of which it was told by XPENDING": {"", []step{
@@ -132,8 +132,8 @@ func TestAWatcherNamesTheRuleThatACommandBreaks(t *testing.T) {
 	}
 }
 
-// What one program sends is told apart from what others do, reply by reply, also in a pipeline and in a transaction; it is
-// known before the program can act on it. The network goes away for that program only.
+// A tap reports the commands of one program, each with its reply, also in a pipeline and in a transaction. It reports
+// a reply before the program can act on it. It cuts the network of that program only.
 func TestATapTellsWhatAProgramSendsAndIsTold(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)

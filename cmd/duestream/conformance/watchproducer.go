@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// producerRules are judged by what a producer sends, is told, and answers.
+// producerRules are checked by the commands, replies and answers of a producer.
 var producerRules = []Rule{
 	{"writes-whole", Good, "7, steps 1 to 4", "A producer writes payload, meta, due time and wake token in this order, in one MULTI or one script: every message, and what it repeats, too."},
 	{"wakes", Good, "7, step 4", "Each message that is the earliest of its partition adds a token to the wake stream of that partition, behind the due time, by XADD … MAXLEN 1 *."},
@@ -17,23 +17,23 @@ var producerRules = []Rule{
 	{"repeats-with-token", Complete, "17 (token)", "A call of duestream_schedule that is repeated has the token of the first try, and no other call has it."},
 }
 
-// producelog is what a watcher knows of a producer.
+// producelog is the state that a watcher keeps of a producer.
 type producelog struct {
-	queued  map[int][]*sent     // of the transaction under way on a connection
-	units   map[*sent][]*sent   // EXEC → what it executes
-	least   map[string]float64  // partition → earliest due time that was scheduled
-	orders  map[string]*ordered // by ID: what was ordered last
-	calls   map[string]string   // token → what it was first used for
+	queued  map[int][]*sent     // open transaction, by connection
+	units   map[*sent][]*sent   // EXEC → the commands that it executes
+	least   map[string]float64  // partition → earliest scheduled due time
+	orders  map[string]*ordered // by ID: the latest order
+	calls   map[string]string   // token → the call that used it first
 	scripts bool                // it has called a script of its own
 }
 
 // ordered is a message that a producer was asked to schedule.
 type ordered struct {
-	key     string // of the schedule into which the producer put it first
+	key     string // schedule into which the producer put it first
 	token   string
 	tried   bool
 	taken   bool
-	refusal string // what the server said last
+	refusal string // the last refusal of the server
 }
 
 func newProducelog() producelog {
@@ -43,14 +43,14 @@ func newProducelog() producelog {
 	}
 }
 
-// ordered takes an order before the producer gets it.
+// ordered records an order before the producer gets it.
 func (w *watcher) ordered(o order) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.produce.orders[o.ID] = &ordered{}
 }
 
-// answered takes an answer of the producer.
+// answered checks an answer of the producer.
 func (w *watcher) answered(a answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *watcher) answered(a answer) {
 	switch {
 	case o.refusal != "":
 		w.broke("answers-the-truth", "message %q was answered with ok, and the server had said: %s", a.ID, o.refusal)
-	case !o.tried && !w.produce.scripts: // the case ok-when-stored judges answers that come before the reply
+	case !o.tried && !w.produce.scripts: // an answer before the reply is judged by the case ok-when-stored
 		w.broke("answers-the-truth", "message %q was answered with ok, and no command that was sent schedules it", a.ID)
 	}
 }
@@ -83,7 +83,7 @@ func (w *watcher) producerAsked(s *sent) {
 	w.anywhere(s)
 }
 
-// outside judges a command that stands alone.
+// outside checks a command outside a transaction.
 func (w *watcher) outside(s *sent) {
 	if kind, _ := w.kindOf(s.arg(1)); slices.Contains([]string{"ZADD", "HSET", "HMSET", "HSETNX"}, s.name()) &&
 		slices.Contains([]string{"due", "payload", "meta"}, kind) {
@@ -104,7 +104,7 @@ func (w *watcher) outside(s *sent) {
 	w.tries(s, w.named(s), "")
 }
 
-// anywhere judges a command wherever it stands.
+// anywhere checks a command inside or outside a transaction.
 func (w *watcher) anywhere(s *sent) {
 	kind, queue := w.kindOf(s.arg(1))
 	switch name := s.name(); {
@@ -121,7 +121,7 @@ func (w *watcher) anywhere(s *sent) {
 	}
 }
 
-// unit judges a transaction that is about to be executed.
+// unit checks a transaction that is about to be executed.
 func (w *watcher) unit(commands []*sent) {
 	last, wakes := map[string]*sent{}, map[string]*sent{} // by partition
 	scheduled := map[string]bool{}                        // partition and ID
@@ -174,7 +174,7 @@ func (w *watcher) wakesFor(queue string, zadd *sent, wakes map[string]*sent, beh
 	}
 }
 
-// tries notes that a command schedules messages.
+// tries records that a command schedules messages.
 func (w *watcher) tries(s *sent, ids []string, token string) {
 	key := s.arg(1)
 	if s.isScript() {
@@ -189,7 +189,7 @@ func (w *watcher) tries(s *sent, ids []string, token string) {
 			continue
 		}
 		if o.refusal != "" {
-			*o = ordered{} // the server stored nothing, so this is no repetition
+			*o = ordered{} // nothing was stored, so this is no repetition
 		}
 		if o.tried && o.key != key {
 			w.brokeBy(s, "repeats-in-place", fmt.Sprintf("it repeats message %q, which it had first put into %s: it may be delivered twice", id, o.key))
@@ -253,7 +253,7 @@ func (w *watcher) producerTold(s *sent) {
 	}
 }
 
-// verdictText names the replies of duestream_schedule that are refusals.
+// verdictText describes the replies of duestream_schedule that are refusals.
 var verdictText = map[int]string{0: "0 (refused as a duplicate), by duestream_schedule",
 	-1: "-1 (malformed meta), by duestream_schedule"}
 
@@ -277,7 +277,7 @@ func (w *watcher) isSchedule(key string) bool {
 	return kind == "due" && queue != ""
 }
 
-// named returns the IDs of orders that a call of a script of the producer's own names, in whatever form.
+// named returns the orders whose ID occurs in the arguments of a producer's own script.
 func (w *watcher) named(s *sent) (ids []string) {
 	args := s.args[3+len(s.keys()):]
 	for _, arg := range args {
@@ -288,7 +288,7 @@ func (w *watcher) named(s *sent) (ids []string) {
 	if len(ids) > 0 {
 		return ids
 	}
-	for id := range w.produce.orders { // one argument may name many
+	for id := range w.produce.orders { // one argument may hold several IDs
 		if slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, id) }) {
 			ids = append(ids, id)
 		}
@@ -311,7 +311,7 @@ func (s *sent) isScript() bool {
 	return slices.Contains([]string{"EVAL", "EVALSHA", "FCALL"}, s.name())
 }
 
-// keys of a script or function.
+// keys returns the keys of a call of a script or function.
 func (s *sent) keys() []string {
 	n, err := strconv.Atoi(s.arg(2))
 	if err != nil || n < 0 || n > len(s.args)-3 {
@@ -320,7 +320,7 @@ func (s *sent) keys() []string {
 	return s.args[3 : 3+n]
 }
 
-// pairs of a ZADD, behind its options.
+// pairs returns the scores and members of a ZADD.
 func (s *sent) pairs() []string {
 	i := 2
 	for i < len(s.args) && slices.Contains([]string{"NX", "XX", "GT", "LT", "CH", "INCR"}, strings.ToUpper(s.args[i])) {
@@ -353,7 +353,7 @@ func zaddMembers(s *sent) (ids []string) {
 	return ids
 }
 
-// tokenForm reports whether an XADD leaves one token, under an ID of the server.
+// tokenForm reports whether an XADD keeps one token, with an ID of the server.
 func tokenForm(s *sent) bool {
 	words := s.args[2:]
 	if len(words) > 1 && words[1] == "=" {
@@ -362,7 +362,7 @@ func tokenForm(s *sent) bool {
 	return len(words) >= 5 && strings.EqualFold(words[0], "MAXLEN") && words[1] == "1" && words[2] == "*"
 }
 
-// call is one of duestream_schedule.
+// call is a call of duestream_schedule.
 type call struct {
 	token string
 	ids   []string

@@ -1,7 +1,7 @@
 package conformance
 
 import (
-	"crypto/sha1" // what servers name scripts by
+	"crypto/sha1" // the digest by which servers name scripts
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -13,7 +13,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// workerTold takes what a worker is about to be told: what it is given, and what it has lost.
+// workerTold records the entries that a reply gives to a worker, and the entries that it has lost.
 func (w *watcher) workerTold(s *sent) {
 	if s.reply.isError() {
 		return
@@ -54,7 +54,7 @@ func (w *watcher) workerTold(s *sent) {
 	}
 }
 
-// holdsStill notes what a program is told that its consumer holds: the reply that gave it may have been lost.
+// holdsStill records the entries that XPENDING lists for the worker's consumer: the reply that gave them may be lost.
 func (w *watcher) holdsStill(s *sent) {
 	for _, row := range s.reply.list {
 		if len(row.list) == 4 && row.list[1].text == w.work.consumer[s.program] && len(s.args) > 2 &&
@@ -64,7 +64,7 @@ func (w *watcher) holdsStill(s *sent) {
 	}
 }
 
-// entry returns what is known of an entry of a program's group.
+// entry returns the record of an entry of a program's group, and creates it if needed.
 func (w *watcher) entry(s *sent, stream, id string) *given {
 	key := [3]string{w.work.group[s.program], stream, id}
 	g := w.work.given[key]
@@ -79,12 +79,12 @@ func (w *watcher) entry(s *sent, stream, id string) *given {
 	return g
 }
 
-// gives notes entries that a program is told of; by a read they become its own.
+// gives records entries that a reply shows to a program. A read gives them to its consumer.
 func (w *watcher) gives(s *sent, stream string, entries value, read bool) {
 	group, consumer := w.work.group[s.program], w.work.consumer[s.program]
 	for _, e := range entries.list {
 		if len(e.list) != 2 || e.list[1].null {
-			continue // deleted meanwhile
+			continue // deleted since
 		}
 		key := [3]string{group, stream, e.list[0].text}
 		g := w.work.given[key]
@@ -101,7 +101,7 @@ func (w *watcher) gives(s *sent, stream string, entries value, read bool) {
 	}
 }
 
-// loses notes which entries a program is told that it does not hold any more.
+// loses records the entries that a reply says the program no longer holds.
 func (w *watcher) loses(s *sent, stream string, entries, kept []string) {
 	for _, entry := range entries {
 		if g := w.work.given[[3]string{w.work.group[s.program], stream, entry}]; g != nil && !slices.Contains(kept, entry) {
@@ -110,7 +110,7 @@ func (w *watcher) loses(s *sent, stream string, entries, kept []string) {
 	}
 }
 
-// calls judges a script or function.
+// calls checks the call of a script or function.
 func (w *watcher) calls(s *sent) {
 	name, keys, args := scriptOf(s)
 	if name == "" {
@@ -123,7 +123,7 @@ func (w *watcher) calls(s *sent) {
 	}
 }
 
-// every n-th of a list, from the first.
+// every returns each n-th item of a list, beginning with the first.
 func every(n int, list []string) (some []string) {
 	for i := 0; i < len(list); i += n {
 		some = append(some, list[i])
@@ -131,7 +131,8 @@ func every(n int, list []string) (some []string) {
 	return some
 }
 
-// scriptOf returns which of the protocol's scripts or functions a command calls, with what; "" when it is none of them.
+// scriptOf returns the name, keys and arguments of a call of a script or function of the protocol. The name is "" for
+// any other script.
 func scriptOf(s *sent) (name string, keys, args []string) {
 	if len(s.args) < 3 {
 		return "", nil, nil
@@ -153,7 +154,8 @@ func scriptOf(s *sent) (name string, keys, args []string) {
 	return name, s.args[3 : 3+n], withoutActor(s.args[3:3+n], s.args[3+n:])
 }
 
-// withoutActor returns the arguments of a call without who makes it: the last one, of a call that gives the key of a history.
+// withoutActor returns the arguments of a call without the name of its caller. That is the last argument, if the last
+// key is a history.
 func withoutActor(keys, args []string) []string {
 	if len(keys) > 0 && len(args) > 0 && strings.HasSuffix(keys[len(keys)-1], ":history") {
 		return args[:len(args)-1]
@@ -166,7 +168,7 @@ func digest(source string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// scripts has the names of those scripts of the protocol that clients call, by digest.
+// scripts maps digests to the names of the protocol's scripts that clients call.
 var scripts = sync.OnceValue(func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{"enqueue", "enqueue_fresh", "cancel", "reschedule", "register", "signal", "redrive", "ack",

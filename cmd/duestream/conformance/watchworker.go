@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	judgedPart = 0.6             // an acknowledgement is too early when less than this part of the work's time has passed, …
-	judgedRest = time.Second     // … and more than this is left: on a busy machine the kit hears late that the work began
-	stopsAfter = 3 * time.Second // how long after SIGTERM the last read may be
+	judgedPart = 0.6             // an acknowledgement is early if less than this share of the work's time has passed, …
+	judgedRest = time.Second     // … and more than this is left: a busy kit hears late that the work began
+	stopsAfter = 3 * time.Second // latest read after SIGTERM
 )
 
-// workerRules hold for workers.
+// workerRules apply to workers.
 var workerRules = []Rule{
 	{"own-name", Minimal, "8, step 2", "A worker reads and acknowledges as the group and the consumer that it was told to be."},
 	{"acknowledged-reads", Minimal, "8 (MUST NOT)", "A worker never reads with NOACK: what it then loses, nobody gets."},
@@ -36,26 +36,26 @@ var workerRules = []Rule{
 	{"stops-reading", Good, "8, step 9", "After SIGTERM a worker reads nothing more."},
 }
 
-// worklog is what a watcher knows of workers.
+// worklog is the state that a watcher keeps of workers.
 type worklog struct {
-	group    map[string]string // of each program
+	group    map[string]string // by program
 	consumer map[string]string
-	stopped  map[string]time.Time // when it was sent SIGTERM
-	unknown  map[string]bool      // it runs scripts of its own, so the kit cannot tell what it was given
+	stopped  map[string]time.Time // time of SIGTERM
+	unknown  map[string]bool      // it runs scripts of its own, so the kit cannot know its entries
 	given    map[[3]string]*given // by group, stream, entry
 	order    []*given
 }
 
-// given is an entry that a consumer was given.
+// given is an entry that was given to a consumer.
 type given struct {
 	group, stream, entry, consumer string
 	fields                         map[string]string
 
-	reads  map[string]int     // how often each program has been told what is in it
-	begun  map[string][]begun // what each program began of it
+	reads  map[string]int     // by program: how often it was shown the entry
+	begun  map[string][]begun // by program: lines of begun work on the entry
 	acked  map[string]time.Time
 	closed bool // retried, dead-lettered or released
-	lost   bool // the worker was told that the entry is not its own any more
+	lost   bool // the worker was told that it no longer holds the entry
 }
 
 func (g *given) id() string {
@@ -87,7 +87,7 @@ func (g *given) headers() map[string]string {
 	return all
 }
 
-// work returns how long the work that an entry asks for takes, and whether it fails.
+// work returns the duration of the work that an entry asks for, and whether it fails.
 func (g *given) work() (takes time.Duration, fails bool) {
 	what, text, _ := strings.Cut(g.fields[lua.HeaderPrefix+"work"], " ")
 	n, _ := strconv.Atoi(text)
@@ -104,7 +104,7 @@ func (g *given) work() (takes time.Duration, fails bool) {
 	return 0, false
 }
 
-// starts tells a watcher as whom a program works.
+// starts records the group and the consumer of a program.
 func (w *watcher) starts(program, group, consumer string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -117,7 +117,7 @@ func (w *watcher) starts(program, group, consumer string) {
 	w.work.group[program], w.work.consumer[program] = group, consumer
 }
 
-// stops tells a watcher that a program was sent SIGTERM.
+// stops records that a program was sent SIGTERM.
 func (w *watcher) stops(program string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,13 +206,13 @@ func (w *watcher) claims(s *sent) {
 	}
 }
 
-// holds reports whether an entry was given to the consumer of a program. When the kit cannot tell, it was.
+// holds reports whether an entry was given to the consumer of a program. It also returns true if the kit cannot know.
 func (w *watcher) holds(s *sent, stream, entry string) bool {
 	g := w.work.given[[3]string{w.work.group[s.program], stream, entry}]
 	return g != nil && g.consumer == w.work.consumer[s.program] || w.work.unknown[s.program]
 }
 
-// leaves judges a command that takes entries out of the pending list, as done or otherwise.
+// leaves checks a command that removes entries from the pending list. done is set for an acknowledgement.
 func (w *watcher) leaves(s *sent, stream, group string, entries []string, done bool) {
 	if group != w.work.group[s.program] {
 		w.brokeBy(s, "own-name", fmt.Sprintf("it was told to be of group %q", w.work.group[s.program]))
@@ -220,7 +220,7 @@ func (w *watcher) leaves(s *sent, stream, group string, entries []string, done b
 	}
 	for _, entry := range entries {
 		if entry == "0-0" {
-			continue // no entry: a call for nothing makes a full server writable again
+			continue // 0-0 is no entry: the call makes a full server writable again
 		}
 		if !w.holds(s, stream, entry) {
 			w.brokeBy(s, "acks-its-own", entry+" was not given to this consumer")
@@ -239,7 +239,7 @@ func (w *watcher) leaves(s *sent, stream, group string, entries []string, done b
 	}
 }
 
-// acknowledges judges an acknowledgement. The line that says that work began may still be on its way to the kit: see final.
+// acknowledges checks an acknowledgement. The line about the begin of the work may arrive later: see final.
 func (w *watcher) acknowledges(s *sent, g *given) {
 	if !g.isFor(g.group) {
 		return
@@ -250,7 +250,7 @@ func (w *watcher) acknowledges(s *sent, g *given) {
 	w.inTime(s.program, g)
 }
 
-// inTime judges when an entry was acknowledged, once it is known when its work began.
+// inTime checks the time of an acknowledgement, once the begin of the work is known.
 func (w *watcher) inTime(program string, g *given) {
 	all := g.begun[program]
 	at, acked := g.acked[program]
@@ -265,7 +265,7 @@ func (w *watcher) inTime(program string, g *given) {
 	}
 }
 
-// begins judges a line of a worker.
+// begins checks a line of a worker.
 func (w *watcher) begins(program string, b begun) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -314,7 +314,7 @@ func (w *watcher) compare(what string, g *given, b begun) {
 	want := g.headers()
 	for name, value := range want {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return // of a foreign entry, which JSON cannot carry
+			return // JSON cannot carry these headers of a foreign entry
 		}
 	}
 	if !maps.Equal(b.Headers, want) {
@@ -322,7 +322,7 @@ func (w *watcher) compare(what string, g *given, b begun) {
 	}
 }
 
-// final judges, when all programs have ended and all that they said is known, what could not be judged before.
+// final makes the checks that need all output of all programs, after they ended.
 func (w *watcher) final() error {
 	w.mu.Lock()
 	for _, g := range w.work.order {
@@ -337,7 +337,7 @@ func (w *watcher) final() error {
 	return w.verdict()
 }
 
-// ended judges a worker that has ended by itself after SIGTERM.
+// ended checks a worker that has ended after SIGTERM.
 func (w *watcher) ended(program string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// message is one that the kit schedules for a worker.
+// message is a message that the kit schedules for a worker.
 type message struct {
 	id          string
-	work        string // what the handler is to do, as the contract has it
+	work        string // task of the handler, in the form of the contract
 	payload     string
 	headers     map[string]string
 	in          time.Duration
@@ -38,7 +38,7 @@ func (m message) allHeaders() map[string]string {
 	return all
 }
 
-// several returns n messages of the same kind, with IDs from a letter.
+// several returns n messages with the same work. Their IDs begin with letter.
 func several(n int, letter, work string) []message {
 	all := make([]message, n)
 	for i := range all {
@@ -85,7 +85,7 @@ func (t *trial) schedule(messages ...message) {
 	}
 }
 
-// add adds an entry to the stream by a plain XADD, and returns its ID. Name and value take turns.
+// add adds an entry to the stream by a plain XADD, and returns its ID. Field names and values alternate.
 func (t *trial) add(fields ...string) string {
 	id, _ := t.text("XADD", t.keys(0).Stream, append([]string{"*"}, fields...)...)
 	return id
@@ -114,8 +114,8 @@ func (t *trial) workerOf(group, name string) *program {
 	})
 }
 
-// programName is what a worker is called in reports: one that is started again under the same name is another program. The
-// caller holds t.mu.
+// programName returns the name of a worker in reports. A worker that is started again under the same consumer name is
+// another program. The caller holds t.mu.
 func (t *trial) programName(consumer string) string {
 	name := "worker " + consumer
 	for n := 2; slices.ContainsFunc(t.programs, func(p *program) bool { return p.name == name }); n++ {
@@ -130,7 +130,7 @@ func (t *trial) stop(w *program) {
 	w.terminate()
 }
 
-// served registers the queue, starts a worker, and returns when that has done a first message.
+// served registers the queue, starts a worker, and returns when the worker has done a first message.
 func (t *trial) served(name string) *program {
 	t.register()
 	w := t.worker(name)
@@ -138,13 +138,14 @@ func (t *trial) served(name string) *program {
 	return w
 }
 
-// marker schedules a message and returns when a worker has done it: it works, and has had what was ready before.
+// marker schedules a message, and returns when a worker has done it. The worker has then received all earlier
+// messages.
 func (t *trial) marker(id string) {
 	t.schedule(message{id: id})
 	t.done(0, id)
 }
 
-// begunOf returns what workers began of a message, in order.
+// begunOf returns the lines of workers that began a message, in order.
 func (t *trial) begunOf(id string) []begun {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +166,7 @@ func attempts(all []begun) []int {
 	return numbers
 }
 
-// awaitBegun waits until a message was begun for the n-th time, and returns that.
+// awaitBegun waits until a message was begun n times, and returns the n-th line.
 func (t *trial) awaitBegun(limit time.Duration, id string, n int) begun {
 	t.await(limit, func() string {
 		if all := t.begunOf(id); len(all) < n {
@@ -176,7 +177,7 @@ func (t *trial) awaitBegun(limit time.Duration, id string, n int) begun {
 	return t.begunOf(id)[n-1]
 }
 
-// awaitBegunOne waits until one of some messages was begun, and returns the ID of the last one that was.
+// awaitBegunOne waits until one of the messages was begun, and returns the ID of the last begun one in the list.
 func (t *trial) awaitBegunOne(messages []message) (id string) {
 	t.await(0, func() string {
 		for _, m := range messages {
@@ -199,7 +200,7 @@ func times(n int) string {
 	return fmt.Sprintf("%d times", n)
 }
 
-// done waits until messages were begun, and nothing is on its way to the workers any more.
+// done waits until all messages were begun, and nothing is left to be delivered or acknowledged.
 func (t *trial) done(limit time.Duration, ids ...string) {
 	t.await(limit, func() string {
 		for _, id := range ids {
@@ -211,14 +212,15 @@ func (t *trial) done(limit time.Duration, ids ...string) {
 	})
 }
 
-// unsettled says what of the queue a group has not done yet; "" when everything is acknowledged, dead, or due later.
+// unsettled describes work of the queue that groups have not done. It returns "" if everything is acknowledged, dead,
+// or due later.
 func (t *trial) unsettled(groups ...string) string {
 	counts, err := lua.ReadCounts(t.ctx, t.redis.Client, lua.NewGlobals(t.prefix), t.queue)
 	couldNot("HGET queues", err)
 	for i := range counts.Latest() {
 		k := t.keys(i)
 		now := t.now()
-		// A retry goes from the stream to the schedule and back: the schedule is looked at before and after.
+		// A retry moves from the stream to the schedule and back: the schedule is read before and after the stream.
 		before, held, after := t.scheduledBefore(k, now), t.heldBy(k, groups), t.scheduledBefore(k, now)
 		if left := cmp.Or(before, held, after); left != "" {
 			return left
@@ -227,7 +229,7 @@ func (t *trial) unsettled(groups ...string) string {
 	return ""
 }
 
-// scheduledBefore says which messages are due within the next seconds.
+// scheduledBefore names a message that is due within 30 seconds of now, or returns "".
 func (t *trial) scheduledBefore(k lua.Keys, now time.Time) string {
 	soon, err := t.do("ZRANGEBYSCORE", k.Due, "-inf", strconv.FormatInt(now.Add(30*time.Second).UnixMilli(), 10),
 		"LIMIT", "0", "1").AsStrSlice()
@@ -237,7 +239,7 @@ func (t *trial) scheduledBefore(k lua.Keys, now time.Time) string {
 	return fmt.Sprintf("%q is scheduled", strings.ReplaceAll(soon[0], lua.Separator, " "))
 }
 
-// heldBy says what groups have not been given yet, or not acknowledged.
+// heldBy describes entries that a group has not read or not acknowledged.
 func (t *trial) heldBy(k lua.Keys, groups []string) string {
 	entries, err := view.ReadStream(t.ctx, t.redis.Client, k.Stream)
 	couldNot("XINFO GROUPS", err)
@@ -247,7 +249,7 @@ func (t *trial) heldBy(k lua.Keys, groups []string) string {
 		switch group, found := entries.Group(name); {
 		case group.Pending > 0:
 			return fmt.Sprintf("group %s has %d entries that are not acknowledged", name, group.Pending)
-		case entries.Length == 0: // every entry is done, and freed
+		case entries.Length == 0: // every entry is done, and deleted
 		case !found:
 			return fmt.Sprintf("there is no group %s on the stream", name)
 		case group.Last != newest:
@@ -257,12 +259,12 @@ func (t *trial) heldBy(k lua.Keys, groups []string) string {
 	return ""
 }
 
-// pending returns the IDs of the entries that a consumer has not acknowledged; of all consumers when it is "".
+// pending returns the IDs of the entries that a consumer has not acknowledged; for "" those of all consumers.
 func (t *trial) pending(group, consumer string) []string {
 	return t.pendingOf(group, view.PendingRange{Consumer: consumer})
 }
 
-// pendingFor returns the IDs of the entries that nobody has extended or acknowledged for so long.
+// pendingFor returns the IDs of the entries that were neither extended nor acknowledged for the time idle.
 func (t *trial) pendingFor(idle time.Duration) []string {
 	return t.pendingOf(t.group, view.PendingRange{MinIdle: idle})
 }
@@ -277,7 +279,7 @@ func (t *trial) pendingOf(group string, which view.PendingRange) (entries []stri
 	return entries
 }
 
-// once checks that each message was begun once, as its first attempt.
+// once checks that each message was begun exactly once, with attempt 1.
 func (t *trial) once(ids ...string) {
 	for _, id := range ids {
 		if got := attempts(t.begunOf(id)); !slices.Equal(got, []int{1}) {
@@ -286,7 +288,7 @@ func (t *trial) once(ids ...string) {
 	}
 }
 
-// asSent checks what a worker said about a message.
+// asSent checks that a worker received a message as it was sent.
 func asSent(b begun, m message) {
 	if !bytes.Equal(b.Payload, []byte(m.payload)) {
 		failf("message %q: the payload has %d bytes, %s; it was sent with %d", b.ID, len(b.Payload), difference(string(b.Payload), m.payload), len(m.payload))
@@ -305,7 +307,7 @@ func difference(got, want string) string {
 	return "and is the same as far as it goes"
 }
 
-// exited waits until a worker that was told to stop has ended, and checks how.
+// exited waits until a worker that was told to stop has ended, and checks that it exited with 0.
 func (t *trial) exited(w *program, within time.Duration) {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -317,7 +319,7 @@ func (t *trial) exited(w *program, within time.Duration) {
 	if state := w.cmd.ProcessState; state.ExitCode() != 0 {
 		failf("%s, which was stopped by SIGTERM, ended with %s; wanted exit status 0", w.name, state)
 	}
-	<-w.proc.Done() // all that it printed was read
+	<-w.proc.Done() // all its output was read
 	t.watch.ended(w.name)
 	check(t.watch.verdict())
 	check(errors.Join(w.misprint(), w.ended()))

@@ -1,4 +1,5 @@
-// Command embedded is a whole system in one process besides Redis: a bridge, a worker, and a client that schedules a message.
+// Command embedded is a complete system in one process besides Redis: a bridge, a worker, and a client that schedules a
+// message.
 //
 //	go run ./examples/go/embedded -in 3s
 package main
@@ -41,7 +42,7 @@ func run(ctx context.Context, stop func(), url, prefix string, delay time.Durati
 	}
 	defer r.Close()
 
-	// Every process of a fleet may run a bridge like this one: they share the queues, and take over from one another.
+	// Every process may run a bridge like this one. The bridges share the queues and take over from each other.
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, Defaults: bridge.DefaultPolicy()})
 	if err != nil {
 		return err
@@ -65,7 +66,7 @@ func run(ctx context.Context, stop func(), url, prefix string, delay time.Durati
 	for i, part := range []func(context.Context) error{b.Run, worker.Run} {
 		parts.Go(func() {
 			errs[i] = part(ctx)
-			stop() // when one part ends, all do
+			stop() // when one part ends, the other ends too
 		})
 	}
 	err = schedule(ctx, r, prefix, delay)

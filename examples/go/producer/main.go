@@ -51,7 +51,7 @@ func run(url, prefix, queue, id string, delay time.Duration, payload string) err
 	case errors.Is(err, bridge.ErrDuplicate):
 		return fmt.Errorf("%s is scheduled already, and was left as it is", id)
 	case err != nil:
-		return err // nothing was taken, unless it is bridge.ErrUncertain
+		return err // no message was accepted, unless it is bridge.ErrUncertain
 	}
 	fmt.Printf("%s is due at %s\n", receipt.ID, receipt.Due.Format(time.RFC3339Nano))
 	return nil

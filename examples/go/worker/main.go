@@ -1,4 +1,5 @@
-// Command worker prints the messages of a queue. Any number may run as the same group: each message goes to one of them.
+// Command worker prints the messages of a queue. Any number may run with the same group: each message goes to one of
+// them.
 //
 //	go run ./examples/go/worker -queue emails -group mailer -fail 10
 package main
@@ -28,7 +29,7 @@ func main() {
 	percent := flag.Int("fail", 0, "share of first attempts that fail, in percent")
 	flag.Parse()
 
-	// The first signal is a clean stop: handlers finish, nothing stays pending.
+	// The first signal starts a clean stop: handlers finish, and nothing stays pending.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	cfg := bridge.WorkerConfig{
@@ -42,7 +43,7 @@ func main() {
 func handler(failing int) bridge.Handler {
 	return func(_ context.Context, m *bridge.Message) error {
 		if m.Attempt == 1 && rand.IntN(100) < failing {
-			return errors.New("failing once, as asked") // delivered again, by the policy of the queue
+			return errors.New("failing once, as asked") // delivered again, as the policy of the queue says
 		}
 		fmt.Printf("%s %d %q, %s late\n", m.ID, m.Attempt, m.Payload, m.Lateness())
 		return nil // acknowledged

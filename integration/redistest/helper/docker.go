@@ -59,7 +59,7 @@ func findEngine() (*dockertest.Pool, error) {
 	return pool, nil
 }
 
-// localEngine refuses an engine on another machine: its containers cannot be bound to our 127.0.0.1.
+// localEngine refuses an engine on another machine, because its containers cannot be bound to our 127.0.0.1.
 func localEngine() error {
 	u, err := url.Parse(os.Getenv("DOCKER_HOST"))
 	if err != nil {
@@ -75,7 +75,7 @@ func localEngine() error {
 	return fmt.Errorf("DOCKER_HOST is on another machine (%s), tests use a local engine only", host)
 }
 
-// has returns "yes" for an image that is there.
+// has returns "yes" if an image is there.
 func (e *engine) has(image string) string {
 	if _, err := e.pool.Client.InspectImage(image); err != nil {
 		return ""
@@ -99,8 +99,8 @@ func splitImage(image string) (repository, tag string) {
 	return image, "latest"
 }
 
-// create runs an image. With a directory the container can be killed and started again; without one, the engine removes it as
-// soon as it ends.
+// create runs an image. With a directory, the container can be killed and started again. Without one, the engine
+// removes the container as soon as it ends.
 func (e *engine) create(r wire.Request) (string, error) {
 	repository, tag := splitImage(r.Subject)
 	opts := &dockertest.RunOptions{
@@ -116,7 +116,7 @@ func (e *engine) create(r wire.Request) (string, error) {
 		h.PublishAllPorts = false
 	})
 	if err != nil {
-		// A container that could not start stays created.
+		// A container that could not start remains in the state "created".
 		_ = e.pool.Client.RemoveContainer(docker.RemoveContainerOptions{ID: r.Name, Force: true, RemoveVolumes: true})
 		return "", err
 	}
@@ -164,7 +164,7 @@ func (e *engine) control(op, id string) error {
 	return fmt.Errorf("unknown request %q", op)
 }
 
-// finish sends the signal and waits until the engine says that the container is not running.
+// finish sends a signal to a container and waits until the engine says that it no longer runs.
 func (e *engine) finish(id string, sig docker.Signal) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
@@ -175,8 +175,8 @@ func (e *engine) finish(id string, sig docker.Signal) error {
 	return err
 }
 
-// removeStale removes containers of test processes that were killed, as far as it can: expired ones, and those whose process on
-// this host is gone.
+// removeStale removes containers of killed test processes, as far as possible: expired ones, and those whose process
+// on this host has ended.
 func removeStale(pool *dockertest.Pool) {
 	list, err := pool.Client.ListContainers(docker.ListContainersOptions{
 		All: true, Filters: map[string][]string{"label": {wire.LabelExpires}},

@@ -1,6 +1,6 @@
-// Helper does for package redistest what needs modules that no test of a package should import, because whoever imports the
-// package has to fetch what its tests import: it starts containers with a Docker client, and in-process servers. It ends with
-// its input.
+// Helper does the part of package redistest that needs modules that no test should import, because whoever imports a
+// package has to fetch what its tests import. It starts containers with a Docker client, and in-process servers. It
+// ends when its input ends.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 			}
 			out.Lock()
 			defer out.Unlock()
-			_ = replies.Encode(reply) // nobody is there to be told
+			_ = replies.Encode(reply) // the requester is gone
 		}()
 	}
 }
@@ -62,7 +62,7 @@ func answer(docker *engine, servers *inProcess, r wire.Request) (string, error) 
 	return "", docker.control(r.Op, r.Subject)
 }
 
-// inProcess is the in-process servers that run, by address.
+// inProcess holds the in-process servers that run, by address.
 type inProcess struct {
 	mu  sync.Mutex
 	all map[string]*miniredis.Miniredis

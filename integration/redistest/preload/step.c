@@ -1,7 +1,7 @@
-/* Loaded into a server (LD_PRELOAD): steps its wall clock by the whole seconds that stand in the file at
- * DUESTREAM_TEST_CLOCK, a native 64-bit integer that a test changes while the server runs. The monotonic clock is left
- * alone, as a real step leaves it. System calls are made directly, because an allocator may ask for the time before
- * the libraries below it are ready. */
+/* Loaded into a server (LD_PRELOAD): steps the server's wall clock by a number of whole seconds, read from the
+ * file at DUESTREAM_TEST_CLOCK. The file has a native 64-bit integer, and a test changes it while the server runs. The
+ * monotonic clock is not changed, as with a real step. System calls are made directly, because an allocator may ask for
+ * the time before the libraries below it are ready. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* Put before the C library of a server: notes, after each fsync and fdatasync, how much of the file is on disk. */
+/* Loaded into a server (LD_PRELOAD): records, after each fsync and fdatasync, how much of the file is on disk. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 static int synced(long call, int fd) {
 	char name[64], path[4096], line[4200];
 	struct stat before;
-	int known = syscall(SYS_fstat, fd, &before) == 0; /* what is written while the call runs may not be on disk */
+	int known = syscall(SYS_fstat, fd, &before) == 0; /* data that is written during the call may not be on disk */
 	int result = syscall(call, fd), error = errno;
 	if (result == 0 && known) {
 		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);

@@ -1,37 +1,37 @@
-// Package wire is what package redistest and its helper process say to each other: one request and one reply a line, in JSON, in
-// any order.
+// Package wire defines the messages between package redistest and its helper process: one request or reply per line,
+// in JSON. Replies may come in any order.
 package wire
 
-// What a Request asks for.
+// The operations that a Request asks for.
 const (
 	Engine    = "engine"    // connect to the local Docker engine, once
-	Has       = "has"       // is the image there
+	Has       = "has"       // ask whether the image is there
 	Pull      = "pull"      // fetch the image
 	Create    = "create"    // run the image; the reply names the container
-	Start     = "start"     // a container again
-	Kill      = "kill"      // with SIGKILL, and wait until it has ended
-	Stop      = "stop"      // with SIGTERM, likewise
-	Pause     = "pause"     // and its clock goes on
-	Resume    = "resume"    // after a pause
+	Start     = "start"     // start a container again
+	Kill      = "kill"      // send SIGKILL, and wait until it has ended
+	Stop      = "stop"      // send SIGTERM, and wait until it has ended
+	Pause     = "pause"     // pause it; its clock continues
+	Resume    = "resume"    // continue after a pause
 	End       = "end"       // remove a container for good
 	InProcess = "inprocess" // start an in-process server; the reply names its address
-	Close     = "close"     // the in-process server at an address
+	Close     = "close"     // close the in-process server at an address
 )
 
-// Labels of containers: until when one may live, in Unix seconds, and whose it is, as host/pid. The helper process removes by
-// them what test processes that were killed have left.
+// Labels of containers: the time when one must end, in Unix seconds, and its owner, as host/pid. With them, the
+// helper process removes the containers of killed test processes.
 const (
 	LabelExpires = "duestream.redistest.expires"
 	LabelOwner   = "duestream.redistest.owner"
 )
 
-// Request asks the helper process for one thing.
+// Request asks the helper process for one operation.
 type Request struct {
 	ID      int
 	Op      string
 	Subject string `json:",omitempty"` // image, container or address
 
-	// Of Create.
+	// Only for Create.
 	Name     string            `json:",omitempty"`
 	Port     int               `json:",omitempty"` // of 127.0.0.1
 	Dir      string            `json:",omitempty"` // mounted as /data, and kept
@@ -41,7 +41,7 @@ type Request struct {
 	Lifetime uint              `json:",omitempty"` // seconds
 }
 
-// Reply answers the request with its ID.
+// Reply answers the request that has the same ID.
 type Reply struct {
 	ID    int
 	Text  string `json:",omitempty"`

@@ -1,5 +1,6 @@
-// The whole of duestream in one process whose wall clock jumps about while its monotonic clock runs on. It builds only against a copy of
-// package time that has ShiftWall; TestClientClockHasNoEffect makes that copy, runs this and reads what it prints, one line each:
+// All of duestream runs in one process whose wall clock jumps back and forth while its monotonic clock runs normally.
+// This builds only with a copy of package time that has ShiftWall. TestClientClockHasNoEffect makes that copy, runs
+// this program and reads its output lines:
 //
 //	sent ID DUE          what the receipt says, Unix ms
 //	delivered ID AT DUE ATTEMPT
@@ -44,7 +45,7 @@ func run(url, prefix, queue string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := bridge.CreateGroup(ctx, r, prefix, queue, "g"); err != nil { // it is owed everything
+	if _, err := bridge.CreateGroup(ctx, r, prefix, queue, "g"); err != nil { // so that it gets everything
 		return err
 	}
 	var delivered atomic.Int32
@@ -52,7 +53,7 @@ func run(url, prefix, queue string) error {
 		Redis: r, Prefix: prefix, Queue: queue, Group: "g", Concurrency: messages,
 		Handler: func(ctx context.Context, m *bridge.Message) error {
 			fmt.Println("delivered", m.ID, lua.EntryTime(m.EntryID).UnixMilli(), m.Due.UnixMilli(), m.Attempt)
-			if m.ID[0] == 's' { // slow: it outlives its visibility timeout twice
+			if m.ID[0] == 's' { // slow: it takes twice its visibility timeout
 				wait(ctx, 2500*time.Millisecond)
 			}
 			delivered.Add(1)
@@ -67,7 +68,7 @@ func run(url, prefix, queue string) error {
 	ended := make(chan error, 2)
 	go func() { ended <- b.Run(serve) }()
 	c := r.Client
-	for ctx.Err() == nil { // a worker that starts before the bridge has written its policy goes by the default for some seconds
+	for ctx.Err() == nil { // a worker that starts before the policy is written uses the default for seconds
 		if n, _ := c.Do(ctx, c.B().Exists().Key(prefix+":defaults").Build()).AsInt64(); n == 1 {
 			break
 		}

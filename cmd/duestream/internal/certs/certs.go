@@ -1,5 +1,5 @@
-// Package certs has a server speak TLS with certificates of files, which it reads again when they change. Connections that are
-// open stay as they are; those that begin later have what the files hold.
+// Package certs provides TLS certificates from files, and reads the files again when they change. New connections use
+// the new certificates; open connections are not affected.
 package certs
 
 import (
@@ -22,39 +22,39 @@ const (
 	maxFileBytes = 1 << 20
 )
 
-// Files are where the certificates are, in PEM form. Without ClientCA no certificates are asked for.
+// Files are the paths of the certificates, in PEM form. Without ClientCA, clients are not asked for a certificate.
 type Files struct {
-	Cert     string // of the server, with what leads to the authority behind it
-	Key      string // its private key
-	ClientCA string // who may sign the certificates that clients must show
+	Cert     string // certificate of the server, followed by its intermediate certificates
+	Key      string // private key of the server
+	ClientCA string // authorities that may sign the certificates of clients
 }
 
-// Errors of files name them so.
+// Names of the files in errors.
 const (
 	cert     = "tls-cert"
 	key      = "tls-key"
 	clientCA = "tls-client-ca"
 )
 
-// Watched are certificates that follow their files.
+// Watched holds certificates that are reloaded when their files change.
 type Watched struct {
 	files Files
 	log   *slog.Logger
 	now   atomic.Pointer[tls.Config]
 
 	// Used by Run's goroutine only.
-	text   contents // that is in force
-	broken string   // what is wrong with the files; "" = nothing
+	text   contents // contents in use
+	broken string   // fault of the files; "" = none
 }
 
-// contents are what the files hold.
+// contents holds the bytes of the files.
 type contents struct{ cert, key, clientCA []byte }
 
 func (c contents) equal(o contents) bool {
 	return bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key) && bytes.Equal(c.clientCA, o.clientCA)
 }
 
-// Open reads the files. An error names the file that is wrong, and what it is for.
+// Open reads the files. An error names the wrong file and its purpose.
 func Open(files Files, log *slog.Logger) (*Watched, error) {
 	w := &Watched{files: files, log: log}
 	text, err := files.read()
@@ -70,14 +70,14 @@ func Open(files Files, log *slog.Logger) (*Watched, error) {
 	return w, nil
 }
 
-// Config is for a server: TLS 1.2 or later, with HTTP/2 for who offers that.
+// Config returns a configuration for a server: TLS 1.2 or later, with HTTP/2 for clients that offer it.
 func (w *Watched) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols(),
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return w.now.Load(), nil }}
 }
 
-// Run looks at the files every two seconds until ctx ends. What cannot be used changes nothing, and is logged when it begins, and
-// when it ends.
+// Run reads the files every two seconds until ctx ends. Unusable files change nothing. A fault is logged when it
+// begins and when it ends.
 func (w *Watched) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEach)
 	defer tick.Stop()
@@ -91,7 +91,7 @@ func (w *Watched) Run(ctx context.Context) {
 	}
 }
 
-// look takes up what the files hold now, if it can be used.
+// look loads the files if they changed and can be used.
 func (w *Watched) look() {
 	text, err := w.files.read()
 	var config *tls.Config
@@ -140,8 +140,8 @@ func readFile(field, path string) ([]byte, error) {
 	return text, nil
 }
 
-// config makes of the contents what a connection needs. A session is not resumed where clients show certificates, because who
-// resumes one shows none.
+// config builds the configuration of a connection from the contents. With client certificates, sessions cannot be
+// resumed, because a client shows no certificate when it resumes a session.
 func (f Files) config(c contents) (*tls.Config, error) {
 	if _, err := certificates(c.cert); err != nil {
 		return nil, fmt.Errorf("%s %s: %w", cert, f.Cert, err)
@@ -168,7 +168,7 @@ func (f Files) config(c contents) (*tls.Config, error) {
 
 func protocols() []string { return []string{"h2", "http/1.1"} }
 
-// certificates reads all that there are, at least one.
+// certificates parses all certificates in text. None at all is an error.
 func certificates(text []byte) (all []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A new pair holds for new connections; those that are open go on with the former one.
+// New connections use the new pair. Open connections keep the old one.
 func TestARotationDropsNoConnection(t *testing.T) {
 	r, first := newRig(t, nil)
 	before := r.client()
 	r.wants(before, first)
 	cert, key, second := r.pair(time.Time{})
 	r.write(r.files.Cert, cert)
-	r.w.look() // between the two: they do not belong together
+	r.w.look() // between the two writes, key and certificate do not match
 	r.w.look()
 	r.wants(r.client(), first)
 	r.write(r.files.Key, key)
@@ -31,7 +31,7 @@ func TestARotationDropsNoConnection(t *testing.T) {
 	}
 }
 
-// What cannot be used changes nothing, whichever file it is in, and is told once.
+// An unusable file changes nothing, and is reported once.
 func TestABrokenChangeKeepsWhatHeld(t *testing.T) {
 	clients := newAuthority(t)
 	r, number := newRig(t, clients)
@@ -66,7 +66,8 @@ func TestABrokenChangeKeepsWhatHeld(t *testing.T) {
 	}
 }
 
-// Clients without a certificate, with an expired one or one of somebody else's are not served; and who may sign is rotated, too.
+// Clients without a certificate, with an expired one, or with one of another authority are refused. The client CA is
+// reloaded, too.
 func TestClientsMustShowACertificateThatHolds(t *testing.T) {
 	clients, strangers := newAuthority(t), newAuthority(t)
 	r, number := newRig(t, clients)
@@ -92,7 +93,7 @@ func TestClientsMustShowACertificateThatHolds(t *testing.T) {
 	}
 }
 
-// A session of a client that is trusted no longer is not resumed.
+// The session of a client that is no longer trusted is not resumed.
 func TestNoSessionOutlivesTheTrust(t *testing.T) {
 	clients := newAuthority(t)
 	r, number := newRig(t, clients)
@@ -122,7 +123,7 @@ func TestOldProtocolsAreRefused(t *testing.T) {
 	r.wants(c, number)
 }
 
-// What cannot be used at the start is an error that names the file, and what it is for.
+// An unusable file at the start gives an error that names the file and its purpose.
 func TestAnErrorNamesTheFile(t *testing.T) {
 	a := newAuthority(t)
 	dir := t.TempDir()

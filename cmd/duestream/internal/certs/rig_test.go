@@ -44,7 +44,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// make signs a certificate, or has it sign itself.
+// make creates a certificate, signed by the parent or by itself.
 func (a *authority) make(c, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]byte, *x509.Certificate, *ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -70,7 +70,7 @@ func (a *authority) make(c, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]b
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), parsed, key
 }
 
-// pair makes a certificate for both ends of a connection, with its key.
+// pair creates a certificate for server and client, with its key.
 func (a *authority) pair(until time.Time) (cert, key []byte, number int64) {
 	a.t.Helper()
 	cert, parsed, private := a.make(&x509.Certificate{NotAfter: until, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
@@ -82,7 +82,7 @@ func (a *authority) pair(until time.Time) (cert, key []byte, number int64) {
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), parsed.SerialNumber.Int64()
 }
 
-// rig is a server with certificates of files.
+// rig is a server with certificates from files.
 type rig struct {
 	*authority
 	files  Files
@@ -130,7 +130,7 @@ func (r *rig) write(path string, text []byte) {
 	}
 }
 
-// client trusts the server, and shows a certificate if it is given one.
+// client returns a client that trusts the server, and shows the certificate if one is given.
 func (r *rig) client(show ...[]byte) *http.Client {
 	r.t.Helper()
 	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
@@ -147,7 +147,7 @@ func (r *rig) client(show ...[]byte) *http.Client {
 	return &http.Client{Transport: t}
 }
 
-// sees returns the protocol, and the number of the certificate that a client is shown.
+// sees returns the protocol, and the serial number of the server's certificate.
 func (r *rig) sees(c *http.Client) (proto string, number int64, err error) {
 	r.t.Helper()
 	res, err := c.Get(r.base) //nolint:noctx // of a test
@@ -159,7 +159,7 @@ func (r *rig) sees(c *http.Client) (proto string, number int64, err error) {
 	return string(text), res.TLS.PeerCertificates[0].SerialNumber.Int64(), err
 }
 
-// wants fails the test unless a client sees this certificate.
+// wants fails the test if a client sees another certificate.
 func (r *rig) wants(c *http.Client, number int64) {
 	r.t.Helper()
 	if proto, got, err := r.sees(c); err != nil || got != number || proto != "HTTP/2.0" {

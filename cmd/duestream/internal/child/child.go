@@ -1,11 +1,11 @@
-// Package child runs other programs so that they do not outlive this one: each leads a process group of its own, which is ended
-// as a whole, and which a Ctrl-C at the terminal does not reach before we have seen it. On Linux the program also ends when
-// this process is killed in a way that leaves it no time to clean up.
+// Package child runs other programs so that they do not outlive this one. Each program leads a process group of its
+// own, which is ended as a whole. A Ctrl-C at the terminal does not reach that group, only this process. On Linux the
+// program also ends when this process is killed without time to clean up.
 //
 // Invariants, held by tests of the command:
-//   - the whole group ends, also what ignores SIGTERM (TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong);
+//   - the whole group ends, even processes that ignore SIGTERM (TestWorkKillsTheWholeGroupOfACommandThatTakesTooLong);
 //   - the program dies with this process, on Linux (TestCommandDiesWithAWorkerThatIsKilled);
-//   - a process that ends in order, or at once, leaves no group behind (TestSecondSignalLeavesNoCommandRunning).
+//   - a process that ends cleanly, or at once, leaves no group behind (TestSecondSignalLeavesNoCommandRunning).
 package child
 
 import (
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// alive holds the programs that run, so that none is left behind: see EndAll.
+// alive holds the running programs for EndAll, so that none is left behind.
 var alive = struct {
 	sync.Mutex
 	programs map[*Process]struct{}
@@ -30,18 +30,19 @@ var errEnding = errors.New("this process is about to end")
 // Process is a program that was started.
 type Process struct {
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when it is
-	done chan struct{} // closed after that, but not when EndAll ended it: nobody is to draw a conclusion from that
+	gone chan struct{} // closed when the program has ended
+	done chan struct{} // closed after gone, but never after EndAll: nobody may act on that end
 	err  error
 }
 
-// Start starts cmd. The program is gone when Done is closed.
+// Start starts cmd. Done is closed when the program has ended.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	own(cmd)
 	p := &Process{cmd: cmd, gone: make(chan struct{}), done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The death signal of Linux is bound to the thread that started the program: this one lives as long as it.
+		// The death signal of Linux is bound to the thread that started the program. So that thread lives as long as
+		// the program.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.start()
@@ -54,7 +55,7 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, <-started
 }
 
-// start starts the program, unless it would be left behind.
+// start starts the program, unless EndAll has begun and the program would be left behind.
 func (p *Process) start() error {
 	alive.Lock()
 	defer alive.Unlock()
@@ -78,9 +79,9 @@ func (p *Process) end() {
 	}
 }
 
-// EndAll ends all programs and their groups when this process ends at once: it sends SIGTERM, then SIGKILL after grace, and
-// waits as long again, but at least a second. From then on no program starts, and Done of those that ran stays open: a handler
-// that saw the end would take it for a failure, and its message would be delivered again.
+// EndAll ends all programs and their groups, when this process ends at once. It sends SIGTERM, after grace SIGKILL,
+// and then waits as long as grace again, at least a second. From then on no program starts, and Done of the running
+// programs stays open: a handler that saw the end would report a failure, and its message would be delivered again.
 func EndAll(grace time.Duration) {
 	alive.Lock()
 	alive.ending = true
@@ -90,7 +91,7 @@ func EndAll(grace time.Duration) {
 	}
 	alive.Unlock()
 	signal := func(sig syscall.Signal) {
-		for _, p := range programs { // also those that are gone, and may have left others of their group
+		for _, p := range programs { // also ended programs, whose group may have other members
 			signalGroup(p.cmd, sig)
 		}
 	}
@@ -102,7 +103,7 @@ func EndAll(grace time.Duration) {
 	await(programs, max(grace, time.Second))
 }
 
-// await waits until programs are gone, but not for longer than patience.
+// await waits until all programs have ended, at most for patience.
 func await(programs []*Process, patience time.Duration) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -118,13 +119,13 @@ func await(programs []*Process, patience time.Duration) {
 // Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err says how the program ended, once Done is closed: see exec.Cmd.Wait.
+// Err returns how the program ended, as exec.Cmd.Wait does. It is set once Done is closed.
 func (p *Process) Err() error { return p.err }
 
-// Stop asks the group to end with SIGTERM, kills after grace what is left of it, and waits for the program.
+// Stop sends SIGTERM to the group, kills what is left of it after grace, and waits for the program.
 func (p *Process) Stop(grace time.Duration) {
 	select {
-	case <-p.done: // its number may be another's by now
+	case <-p.done: // its process ID may be reused by now
 		return
 	default:
 	}
@@ -142,15 +143,15 @@ func (p *Process) Stop(grace time.Duration) {
 // Kill kills the group without asking, and waits for the program.
 func (p *Process) Kill() {
 	select {
-	case <-p.done: // its number may be another's by now
+	case <-p.done: // its process ID may be reused by now
 	default:
 		signalGroup(p.cmd, syscall.SIGKILL)
 	}
 	<-p.done
 }
 
-// Run starts cmd and waits for it. When ctx ends first, Run stops the program, with so much grace, and returns the context's
-// cause, whatever the program's exit code.
+// Run starts cmd and waits for it. If ctx ends first, Run stops the program with this grace, and returns the cause of
+// the context, whatever the program's exit code is.
 func Run(ctx context.Context, cmd *exec.Cmd, grace time.Duration) error {
 	p, err := Start(cmd)
 	if err != nil {

@@ -9,5 +9,5 @@ import (
 
 func own(*exec.Cmd) {}
 
-// signalGroup ends the program at once: there are no signals to ask it with.
+// signalGroup kills the program: this system has no signals to ask it with.
 func signalGroup(cmd *exec.Cmd, _ syscall.Signal) { _ = cmd.Process.Kill() }

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// ParseDelays reads 1m,3m,5m; 0 is no list.
+// ParseDelays parses a list like 1m,3m,5m. 0 is the empty list.
 func ParseDelays(text string) (bridge.Delays, error) {
 	if text == "0" || text == "0s" {
 		return "", nil
@@ -43,7 +43,7 @@ func (d *Delays) Type() string { return "durations" }
 // String implements pflag.Value.
 func (d *Delays) String() string { return ShowDelays(bridge.Delays(*d)) }
 
-// ShowDelays writes a list as ParseDelays reads it.
+// ShowDelays formats a list in the form that ParseDelays parses.
 func ShowDelays(list bridge.Delays) string {
 	var words []string
 	for _, one := range list.List() {

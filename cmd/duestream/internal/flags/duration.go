@@ -1,5 +1,5 @@
-// Package flags reads what stands behind flags: durations with days, points in time, headers, durability, and refuses what is
-// out of its limits where it is typed.
+// Package flags parses the values of flags: durations with days, times, headers, durability. Values outside their
+// limits are refused at once.
 package flags
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// days matches durations that begin with days, which the standard library does not know.
+// days matches a duration that begins with days, a unit that the standard library lacks.
 var days = regexp.MustCompile(`^([0-9]+)d(.*)$`)
 
-// ParseDuration reads 500ms, 15m, 1h30m, 7d, 1d12h.
+// ParseDuration parses 500ms, 15m, 1h30m, 7d, 1d12h.
 func ParseDuration(text string) (d time.Duration, err error) {
 	if m := days.FindStringSubmatch(text); m != nil {
 		var n int64
@@ -36,7 +36,7 @@ func ParseDuration(text string) (d time.Duration, err error) {
 	return d + rest, nil
 }
 
-// Duration is the value of a flag or an environment variable. All are read alike, days included; negative ones are refused.
+// Duration is the value of a flag or an environment variable. It accepts days, and refuses negative durations.
 type Duration time.Duration
 
 // Set implements pflag.Value and envconfig.Setter.
@@ -69,7 +69,7 @@ func DurationVar(f *pflag.FlagSet, d *time.Duration, name string, value time.Dur
 	f.Var((*Duration)(d), name, usage)
 }
 
-// DelayVar adds a flag for a duration from zero to the longest delay there is. What d holds already is the default.
+// DelayVar adds a flag for a delay, from zero to the longest allowed delay. The value of d is the default.
 func DelayVar(f *pflag.FlagSet, d *time.Duration, name, usage string) {
 	f.Var(&delay{name, d}, name, usage)
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// MayBeEmpty are the flags whose value may be empty: an empty payload is a payload.
+// MayBeEmpty are the flags that accept an empty value: an empty payload is valid.
 var MayBeEmpty = []string{"payload"}
 
-// CheckEmpty refuses flags that are given without a value. Most likely that is a variable of a script that is not set, and --id
-// "$ID" would make a random ID, --group "$GROUP" select all groups, --redis "$URL" go to another server.
+// CheckEmpty refuses flags with an empty value. The cause is probably an unset variable of a script. Then --id "$ID"
+// would make a random ID, --group "$GROUP" select all groups, and --redis "$URL" go to another server.
 func CheckEmpty(cmd *cobra.Command) error {
 	var errs []error
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		empty := f.Value.String() == "" && f.Value.Type() == "string"
-		if list, ok := f.Value.(pflag.SliceValue); ok { // of which one may be
+		if list, ok := f.Value.(pflag.SliceValue); ok { // each value of a list is checked
 			empty = slices.Contains(list.GetSlice(), "")
 		}
 		if empty && !slices.Contains(MayBeEmpty, f.Name) {

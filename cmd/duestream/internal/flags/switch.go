@@ -6,15 +6,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Switch is a flag that is on, off, or not given: then something else says which.
+// Switch is a flag that is on, off, or not given.
 type Switch struct{ on, given bool }
 
-// SwitchVar adds a flag for a switch: --name is on, --name=false is off.
+// SwitchVar adds the flag of a switch: --name is on, --name=false is off.
 func SwitchVar(f *pflag.FlagSet, s *Switch, name, usage string) {
 	f.VarPF(s, name, "", usage).NoOptDefVal = "true"
 }
 
-// Or returns what the flag says, and otherwise where it was not given.
+// Or returns the value of the flag, or otherwise if the flag was not given.
 func (f *Switch) Or(otherwise bool) bool {
 	if f.given {
 		return f.on

@@ -66,7 +66,7 @@ func (f *Headers) Type() string { return "name=value" }
 // String implements pflag.Value.
 func (f *Headers) String() string { return "" }
 
-// Durability is a flag for what a write waits for.
+// Durability is a flag for the durability that a write waits for.
 type Durability struct{ D bridge.Durability }
 
 // Set implements pflag.Value.

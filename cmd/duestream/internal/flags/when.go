@@ -21,7 +21,7 @@ func (w *When) Flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("in", "at")
 }
 
-// Option returns the chosen time; now when there is none.
+// Option returns the chosen time as an option; without a flag, now.
 func (w *When) Option() bridge.Option {
 	if !w.At.IsZero() {
 		return bridge.At(w.At)

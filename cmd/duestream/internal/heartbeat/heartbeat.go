@@ -1,4 +1,4 @@
-// Package heartbeat says in words, tables and JSON which bridges live.
+// Package heartbeat shows which bridges are alive, in words, tables and JSON.
 package heartbeat
 
 import (
@@ -11,10 +11,10 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// Fresh is how old the last heartbeat of a live bridge may be; bridges send one every second.
+// Fresh is the greatest age of the last heartbeat of a live bridge. Bridges send one every second.
 const Fresh = 5 * time.Second
 
-// Health is a bridge in JSON. Fields that an older bridge does not send are left out.
+// Health is the JSON of a bridge. Fields that an older bridge does not send are omitted.
 type Health struct {
 	ID      string `json:"id"`
 	Host    string `json:"host,omitempty"`
@@ -23,7 +23,7 @@ type Health struct {
 	Started int64  `json:"started_ms,omitempty"`
 	Age     int64  `json:"age_ms"`
 	Fresh   bool   `json:"fresh"`
-	Foreign bool   `json:"foreign,omitempty"` // no bridge wrote it: id is the beginning of what stands there
+	Foreign bool   `json:"foreign,omitempty"` // not written by a bridge: ID is the beginning of the text found
 }
 
 func HealthOf(bridges []admin.Heartbeat) []Health {
@@ -53,10 +53,10 @@ func bridgeName(b admin.Heartbeat) string {
 	return human.OneLine(i.Host, 24) + "/" + strconv.Itoa(i.PID) + " " + human.OneLine(i.Version, 24)
 }
 
-// mostBridges is how many bridges a list names.
+// mostBridges is how many bridges a list names at most.
 const mostBridges = 20
 
-// List names bridges, and returns how many of them live.
+// List names the bridges, and returns how many are alive. ages adds the age of each heartbeat.
 func List(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 	var names []string
 	foreign, unnamed := 0, 0
@@ -84,7 +84,7 @@ func List(bridges []admin.Heartbeat, ages bool) (text string, alive int) {
 	return strings.Join(names, ", "), alive
 }
 
-// Line is the line about bridges of stats.
+// Line returns the line about bridges that stats prints.
 func Line(bridges []admin.Heartbeat, err error) string {
 	if err != nil {
 		return "bridges: not known, their heartbeats cannot be read"
@@ -93,7 +93,7 @@ func Line(bridges []admin.Heartbeat, err error) string {
 	return text
 }
 
-// Alive says how many bridges live, and which; ages adds when each was heard of.
+// Alive describes how many bridges are alive, and names them. ages adds the age of each heartbeat.
 func Alive(bridges []admin.Heartbeat, ages bool) (text string, alive bool) {
 	names, n := List(bridges, ages)
 	switch {
@@ -105,7 +105,7 @@ func Alive(bridges []admin.Heartbeat, ages bool) (text string, alive bool) {
 	return "no bridge is alive: nothing becomes ready; last heartbeats: " + names, false
 }
 
-// Rows is the table of health.
+// Rows returns the table that health prints.
 func Rows(bridges []admin.Heartbeat) [][]string {
 	rows := [][]string{{"HOST", "PID", "VERSION", "STARTED", "HEARTBEAT", "BRIDGE"}}
 	for _, b := range bridges {

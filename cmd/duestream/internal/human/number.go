@@ -2,7 +2,7 @@ package human
 
 import "strconv"
 
-// Thousands writes 1234567 as 1,234,567.
+// Thousands formats 1234567 as 1,234,567.
 func Thousands[N int | int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -19,7 +19,7 @@ func Counted[N int | int64](n N, what string) string {
 	return Thousands(n) + " " + what
 }
 
-// Bytes writes a size in the greatest unit that leaves four digits or so.
+// Bytes formats a size in B, KiB or MiB. The unit changes at 10 KiB and at 10 MiB.
 func Bytes(n int64) string {
 	switch {
 	case n < 10<<10:

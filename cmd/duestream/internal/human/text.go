@@ -1,4 +1,4 @@
-// Package human writes values as people read them: durations, points in time, numbers, and texts that come from elsewhere.
+// Package human formats values for people: durations, times, numbers, and texts from elsewhere.
 package human
 
 import (
@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a payload as a terminal can show it: as it is, or quoted when it holds other bytes.
+// Printable returns a payload as text for a terminal. A payload with unprintable bytes is quoted.
 func Printable(payload []byte) string {
 	text := string(payload)
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
@@ -19,7 +19,7 @@ func Printable(payload []byte) string {
 	return fmt.Sprintf("%q", text)
 }
 
-// OneLine returns a foreign text for a cell of a table: no control characters, at most n characters.
+// OneLine returns a foreign text for a cell of a table: without control characters, cut to n characters.
 func OneLine(text string, n int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -33,7 +33,7 @@ func OneLine(text string, n int) string {
 	return text
 }
 
-// OrDash returns the text of a table's cell: "-" for an empty one.
+// OrDash returns text, or "-" if it is empty.
 func OrDash(text string) string {
 	if text == "" {
 		return "-"

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Relative says how far t is from now: "in 14m59s", "3s ago", "now".
+// Relative formats the distance of t from now: "in 14m59s", "3s ago", "now".
 func Relative(t, now time.Time) string {
 	d := t.Sub(now)
 	switch text := Short(max(d, -d)); {
@@ -19,7 +19,7 @@ func Relative(t, now time.Time) string {
 	}
 }
 
-// Short rounds a duration to what a person reads: 250ms, 14m59s, 15m, 26h3m, 12d4h.
+// Short formats a duration, rounded for people: 250ms, 14m59s, 15m, 26h3m, 12d4h.
 func Short(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -34,7 +34,7 @@ func Short(d time.Duration) string {
 	return withoutZeros(d.Round(time.Second))
 }
 
-// withoutZeros writes 15m, where the standard library has 15m0s, and 2h, where it has 2h0m0s.
+// withoutZeros formats 15m and 2h, where the standard library has 15m0s and 2h0m0s.
 func withoutZeros(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {
@@ -46,7 +46,7 @@ func withoutZeros(d time.Duration) string {
 	return text
 }
 
-// Exact writes a duration as a person would give it, exactly: 30s, 1h30m, 7d, 1d12h.
+// Exact formats a duration without rounding, as a person would write it: 30s, 1h30m, 7d, 1d12h.
 func Exact(d time.Duration) string {
 	const day = 24 * time.Hour
 	text := ""
@@ -59,12 +59,12 @@ func Exact(d time.Duration) string {
 	return text + withoutZeros(d)
 }
 
-// Clock is a point in time for people: RFC 3339 in local time, and how far it is.
+// Clock formats a time for people: RFC 3339 in local time, followed by its distance from now.
 func Clock(t, now time.Time) string {
 	return t.Local().Format(time.RFC3339) + " (" + Relative(t, now) + ")"
 }
 
-// Ago is Relative, with "-" for a time that is unknown.
+// Ago is like Relative, and returns "-" for an unknown (zero) time.
 func Ago(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-const minPassword = 12 // bytes: nothing else keeps somebody from guessing
+const minPassword = 12 // bytes: nothing else slows down guessing
 
-// Accounts are those who may ask a Listener, by HTTP basic authentication: the SHA-256 of their passwords, by their names. Nil is
-// no accounts: everybody may who reaches it.
+// Accounts maps names to the SHA-256 of their passwords, for HTTP basic authentication. With nil Accounts, everybody
+// who reaches the address is let in.
 type Accounts map[string][sha256.Size]byte
 
-// ReadAccounts reads a file with name:password on each line. Empty lines, and those that begin with #, are for people. Errors
-// name the line, and no password.
+// ReadAccounts reads a file with name:password on each line. Empty lines, and lines that begin with #, are skipped.
+// Errors name the line, and never a password.
 func ReadAccounts(path string) (Accounts, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -52,17 +52,22 @@ func ReadAccounts(path string) (Accounts, error) {
 	return all, nil
 }
 
-// know says whether there is an account of that name with that password. It takes as long for a name that there is not.
+// know reports whether name has this password. An unknown name takes as long as a wrong password.
 func (a Accounts) know(name, password string) bool {
 	want, there := a[name]
 	got := sha256.Sum256([]byte(password))
 	return subtle.ConstantTimeCompare(want[:], got[:]) == 1 && there
 }
 
-// Guard lets only those with an account ask for anything but the open paths. And nothing is done for a page of a browser, which
-// may lead somebody's browser to an address that the page's own server does not reach: what changes something must not name an
-// origin, and without accounts the address must be asked for by its number, or as localhost. Without accounts nothing is done
-// either for what a proxy passes on: it stands on this machine, and whoever it speaks for does not.
+// Guard lets a request reach next only with an account. The open paths need no account. Guard also refuses requests
+// that somebody else may have sent through a trusted browser or proxy:
+//
+//   - A request that changes something must not come from a web page. A page can make a browser send requests to
+//     addresses that the page's own server does not reach.
+//   - Without accounts, the host must be an IP address or localhost. A page could reach this address under a name of
+//     its own (DNS rebinding).
+//   - Without accounts, requests from a proxy reach only the open paths. The proxy may run on this machine, but its
+//     clients do not.
 func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		changes := r.Method != http.MethodGet && r.Method != http.MethodHead
@@ -86,7 +91,7 @@ func (a Accounts) Guard(next http.Handler, open ...string) http.Handler {
 var proxyHeaders = []string{"Forwarded", "Via", "X-Forwarded", "X-Real-Ip", "X-Client-Ip", "X-Cluster-Client-Ip",
 	"X-Original-Forwarded-For", "True-Client-Ip", "Cf-Connecting-Ip", "Fly-Client-Ip", "Cdn-Loop"}
 
-// passedOn says whether a proxy has named whom it speaks for.
+// passedOn reports whether a proxy forwarded the request.
 func passedOn(h http.Header) bool {
 	for name := range h {
 		if slices.Contains(proxyHeaders, name) || strings.HasPrefix(name, "X-Forwarded-") {
@@ -96,7 +101,7 @@ func passedOn(h http.Header) bool {
 	return false
 }
 
-// byNumber says whether a host is an address, or localhost: a name of somebody else's may have been made to lead here.
+// byNumber reports whether a host is an IP address or localhost. Any other name could be DNS rebinding.
 func byNumber(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -104,7 +109,7 @@ func byNumber(host string) bool {
 	return host == "localhost" || net.ParseIP(strings.Trim(host, "[]")) != nil
 }
 
-// Loopback says whether only this machine reaches an address, "host:port".
+// Loopback reports whether an address, "host:port", can be reached from this machine only.
 func Loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)

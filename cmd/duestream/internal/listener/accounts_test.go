@@ -35,7 +35,7 @@ func TestAFileOfAccountsIsReadWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// Who has no account is told nothing, and a page of a browser does nothing, whoever looks at it.
+// A caller without an account gets no data, and a web page can change nothing, whoever opens it.
 func TestAGuardLetsInWhoMay(t *testing.T) {
 	all, err := accounts(t, "ana:correct horse")
 	if err != nil {

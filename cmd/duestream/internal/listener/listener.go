@@ -1,5 +1,5 @@
-// Package listener is the HTTP server for those who look after a process: metrics, health, profiles, and what operators do. It is
-// off unless somebody asked for it. Without Accounts it knows no passwords, and is for a machine's own network.
+// Package listener is the HTTP server for operators of a process: metrics, health, profiles and admin requests. It is
+// off by default. Without Accounts it checks no passwords, and must only be reachable from the machine's own network.
 package listener
 
 import (
@@ -15,40 +15,41 @@ import (
 	"time"
 )
 
-// Bounds of what clients may cost.
+// Limits on clients.
 const (
 	maxConns     = 64
 	maxHeader    = 16 << 10
 	readTimeout  = 5 * time.Second
-	writeTimeout = 30 * time.Second // a handler that takes longer renews it with http.ResponseController
-	idleTimeout  = 10 * time.Second // idle connections take the place of others
+	writeTimeout = 30 * time.Second // a handler that takes longer extends it with http.ResponseController
+	idleTimeout  = 10 * time.Second // short, because an idle connection uses one of maxConns
 	closeTimeout = time.Second
 )
 
-// Listener answers on one address. Its methods are safe for concurrent use; those of a nil Listener do nothing.
+// Listener answers HTTP requests on one address. Its methods are safe for concurrent use. The methods of a nil
+// Listener do nothing.
 type Listener struct {
 	mux    *http.ServeMux
 	server *http.Server
 	socket net.Listener
 	log    *slog.Logger
 	what   string
-	served chan struct{} // closed when no more connections are taken; nil before Serve
+	served chan struct{} // closed when the server takes no more connections; nil before Serve
 }
 
-// Options say what a Listener is for. The zero value is for metrics and health.
+// Options configure a Listener. The zero value is for metrics and health.
 type Options struct {
-	What string                          // it is for, as its log lines have it
-	Wrap func(http.Handler) http.Handler // what stands before all handlers; nil = nothing
-	TLS  *tls.Config                     // nil: it speaks none
+	What string                          // purpose, for log lines
+	Wrap func(http.Handler) http.Handler // wraps the handler of all requests; nil = nothing
+	TLS  *tls.Config                     // nil: no TLS
 }
 
-// Listen takes connections on an address, "host:port", which wait until Serve answers. An empty address is no listener: nil.
-// Handlers get a context that Close cancels.
+// Listen listens on an address, "host:port". Connections wait until Serve is called. For an empty address it returns
+// nil. Handlers get a context that Close cancels.
 func Listen(addr string, log *slog.Logger) (*Listener, error) {
 	return ListenWith(addr, log, Options{})
 }
 
-// ListenWith is Listen with options.
+// ListenWith is like Listen, with options.
 func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 	if addr == "" {
 		return nil, nil
@@ -73,7 +74,7 @@ func ListenWith(addr string, log *slog.Logger, o Options) (*Listener, error) {
 	return l, nil
 }
 
-// Serve answers from now on, and says so; it returns at once. Call it once, when all is handled that is to be.
+// Serve starts to answer requests, and logs that. It returns at once. Call it once, after all calls of Handle.
 func (l *Listener) Serve() {
 	if l == nil {
 		return
@@ -90,7 +91,7 @@ func (l *Listener) Serve() {
 	l.log.Info("listens for "+l.what, slog.String("address", l.Addr()))
 }
 
-// Answer is Serve of a server, over TLS if it has a configuration for that.
+// Answer runs s.Serve, or s.ServeTLS if the server has a TLS configuration.
 func Answer(s *http.Server, socket net.Listener) error {
 	if s.TLSConfig != nil {
 		return s.ServeTLS(socket, "", "")
@@ -105,7 +106,7 @@ func (l *Listener) Handle(pattern string, h http.Handler) {
 	}
 }
 
-// Addr returns the address that it listens on, with the port that was chosen for port 0; "" for none.
+// Addr returns the address in use, with the chosen port if port 0 was given. It returns "" for a nil Listener.
 func (l *Listener) Addr() string {
 	if l == nil {
 		return ""
@@ -113,7 +114,7 @@ func (l *Listener) Addr() string {
 	return l.socket.Addr().String()
 }
 
-// Close takes no more requests, gives those under way a second, and then ends them.
+// Close stops taking requests. Requests in flight get one second to end; then their connections are closed.
 func (l *Listener) Close() {
 	if l == nil {
 		return
@@ -123,13 +124,13 @@ func (l *Listener) Close() {
 	if err := l.server.Shutdown(ctx); err != nil {
 		_ = l.server.Close()
 	}
-	_ = l.socket.Close() // which the server does not know before Serve
+	_ = l.socket.Close() // before Serve, the server does not know the socket
 	if l.served != nil {
 		<-l.served
 	}
 }
 
-// Limit lets only so many connections be open at once: further ones wait to be accepted.
+// Limit bounds the number of open connections. Further connections wait to be accepted.
 func Limit(l net.Listener, connections int) net.Listener {
 	return &limited{Listener: l, free: make(chan struct{}, connections)}
 }

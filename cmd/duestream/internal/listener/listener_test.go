@@ -58,7 +58,7 @@ func TestCloseBeforeServeGivesTheAddressBack(t *testing.T) {
 	again.Close()
 }
 
-// A request that hangs would keep the process from ending.
+// A hanging request must not keep the process from ending.
 func TestCloseEndsARequestThatHangs(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
@@ -79,7 +79,7 @@ func TestCloseEndsARequestThatHangs(t *testing.T) {
 	<-told
 }
 
-// Connections that say nothing must not take files from the rest of the process, nor keep Close.
+// Silent connections must not use up the file descriptors of the process, nor block Close.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	l := listen(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// This file holds how top writes single values.
+// This file formats the values that top shows.
 
 func some(n int64, s term.Style) term.Style {
 	if n > 0 {
@@ -26,7 +26,7 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// left and right pad a text to a width, or cut it to it.
+// left and right return a text that is padded or cut to a width.
 func left(text string, width int) string {
 	text = human.OneLine(text, max(1, width))
 	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
@@ -37,7 +37,7 @@ func right(text string, width int) string {
 	return strings.Repeat(" ", width-utf8.RuneCountInString(text)) + text
 }
 
-// count writes a number in at most five characters, and ~ before one that is an estimate.
+// count formats a number with at most five characters, after a ~ if it is an estimate.
 func count(n int64, approx bool) string {
 	text := compact(float64(n))
 	if approx {
@@ -60,7 +60,7 @@ func compact(n float64) string {
 	return "many"
 }
 
-// perSecond writes a rate; nil is one that is not known.
+// perSecond formats a rate; nil is unknown.
 func perSecond(rate *float64) string {
 	switch {
 	case rate == nil:
@@ -78,7 +78,7 @@ func lateness[D ~int64](d D, known bool) string {
 	return human.Short(time.Duration(d))
 }
 
-// size writes bytes.
+// size formats a number of bytes.
 func size(n int64) string {
 	if n < 1<<20 {
 		return human.Bytes(n)

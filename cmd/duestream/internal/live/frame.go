@@ -14,7 +14,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// span is a piece of a line in one style.
+// span is a part of a line with one style.
 type span struct {
 	style term.Style
 	text  string
@@ -22,7 +22,7 @@ type span struct {
 
 type line []span
 
-// text paints a line, cut to a width; 0 = not cut. What is cut ends in "…".
+// text returns the painted line, cut to width; 0 = not cut. A line that was cut ends in "…".
 func (l line) text(width int, p term.Paint) string {
 	total := 0
 	for _, s := range l {
@@ -45,15 +45,15 @@ func (l line) text(width int, p term.Paint) string {
 	return b.String()
 }
 
-// bodyLine is a queue or one of its groups.
+// bodyLine is the line of a queue or of one of its groups.
 type bodyLine struct {
 	line  line
 	queue string
 	group bool
 }
 
-// Frame draws the state for a terminal of a size; height 0 = as many lines as it takes, width 0 = as wide as it takes. most is
-// how far it can be scrolled.
+// Frame draws the state for a terminal of a given size. Height 0 means as many lines as needed, width 0 as wide as
+// needed. most is how many lines it can scroll.
 func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int) {
 	top, foot := s.head(width), s.foot()
 	nameWidth := s.nameWidth(width)
@@ -61,7 +61,7 @@ func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int
 	body := s.body(nameWidth)
 	shown, offset := len(body), 0
 	if room := max(1, height-len(top)-len(foot)); height > 0 && len(body) > room {
-		shown = max(1, room-1) // and a line that says what is left out
+		shown = max(1, room-1) // one line of the room says how much is left out
 		most = len(body) - shown
 		offset = min(max(0, s.offset), most)
 	}
@@ -84,7 +84,7 @@ func (s *State) Frame(width, height int, p term.Paint) (lines []string, most int
 	return lines, most
 }
 
-// leftOut says how many queues and groups of the body are not shown.
+// leftOut describes how many queues and groups of the body are not shown.
 func leftOut(body []bodyLine, offset, shown int) string {
 	count := func(lines []bodyLine, group bool) (n int) {
 		for _, b := range lines {
@@ -105,7 +105,7 @@ func leftOut(body []bodyLine, offset, shown int) string {
 	if n := count(above, false); n > 0 {
 		parts = append(parts, more(n, "queue")+" above")
 	}
-	cut := 0 // groups of the last queue that is shown
+	cut := 0 // hidden groups of the last queue that is shown
 	for cut < len(below) && below[cut].group {
 		cut++
 	}
@@ -155,8 +155,8 @@ func (s *State) head(width int) []line {
 	return lines
 }
 
-// adviceLines say the worst of what is wrong, and what to do next: in a line of its own where both do not fit. How much
-// more there is comes first: the end of a line may be cut.
+// adviceLines shows the worst finding and the next step to take. The next step gets a line of its own if both do not
+// fit. The number of further findings comes first, because the end of a line may be cut.
 func adviceLines(advice []doctor.Finding, width int) []line {
 	worst, text := advice[0], "! "
 	if more := len(advice) - 1; more > 0 {
@@ -175,7 +175,8 @@ func adviceLines(advice []doctor.Finding, width int) []line {
 	return []line{{{look, text[:at]}}, {{look, " " + text[at:]}}}
 }
 
-// withClock puts the clock at the end of a line, which is cut where there is no room for both; width 0 = there is always room.
+// withClock puts the clock at the end of a line. The line is cut if both do not fit. Width 0 means that both always
+// fit.
 func withClock(l line, clock string, width int) line {
 	room := width - len(clock) - 2
 	if width > 0 && room > 0 {
@@ -211,7 +212,7 @@ func (s *State) foot() []line {
 	return []line{keys}
 }
 
-// column is one of the columns that queues and groups share.
+// column is a column that queues and groups share.
 type column struct {
 	title string
 	width int
@@ -230,7 +231,7 @@ func columns(nameWidth int, name string, all []column) line {
 	return l
 }
 
-// nameWidth is what the other columns leave of the width.
+// nameWidth returns the width that the other columns leave for names.
 func (s *State) nameWidth(width int) int {
 	longest := len("QUEUE / GROUP")
 	for _, q := range s.queues {
@@ -287,7 +288,7 @@ func (s *State) body(nameWidth int) []bodyLine {
 		for i, c := range cells {
 			l = append(l, span{term.Plain, " "}, span{c.style, right(c.text, queueColumns[i].width)})
 		}
-		if q.Err != nil { // then they may be of no queue at all
+		if q.Err != nil { // unread queue: the cells are not its figures
 			l = l[:1]
 		}
 		all = append(all, bodyLine{l, q.Queue, false})

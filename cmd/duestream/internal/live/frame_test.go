@@ -16,7 +16,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// DUESTREAM_TEST_UPDATE=1 writes the golden files anew.
+// golden compares with a golden file. DUESTREAM_TEST_UPDATE=1 writes the files anew.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name+".txt")
@@ -119,11 +119,11 @@ func TestTopFrames(t *testing.T) {
 	}
 }
 
-// Whatever the window's size, a frame fits into it, and what is left out is said.
+// A frame fits into a window of any size, and says how much it leaves out.
 func TestTopFramesFitIntoEveryWindow(t *testing.T) {
 	t.Parallel()
 	for height := 1; height <= 60; height++ {
-		for width := 1 + height%9; width <= 140; width += 9 { // every width comes, with another height
+		for width := 1 + height%9; width <= 140; width += 9 { // every width occurs, with different heights
 			s := manyTop(17)
 			_, most := s.Frame(width, height, false)
 			for _, offset := range []int{0, 1, 5, most, most + 100} {
@@ -201,7 +201,7 @@ func TestTopNumbersAreShortAndRounded(t *testing.T) {
 			t.Errorf("%v: %s, not %s", n, got, want)
 		}
 	}
-	if got := perSecond(new(0.04)); got != "0.1" { // it is not nothing
+	if got := perSecond(new(0.04)); got != "0.1" { // more than 0 is never shown as 0
 		t.Error(got)
 	}
 }
@@ -232,7 +232,7 @@ func TestTopKeys(t *testing.T) {
 	}
 }
 
-// On a terminal as wide as the title, top cut the last digit of the clock.
+// The bug: on a terminal as wide as the title, top cut the last digit of the clock.
 func TestTopNeverCutsTheClock(t *testing.T) {
 	t.Parallel()
 	for width := 30; width < 200; width++ {
@@ -245,7 +245,7 @@ func TestTopNeverCutsTheClock(t *testing.T) {
 	}
 }
 
-// In a window of 80 columns the advice was cut before it said what to do.
+// The bug: in a window of 80 columns, the advice was cut before its next step.
 func TestTopShowsWhatToDoNextInEveryWindow(t *testing.T) {
 	t.Parallel()
 	state := busyTop()

@@ -10,15 +10,15 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
 )
 
-// intervals are those that + and - step through.
+// intervals are the steps of the keys + and -.
 var intervals = []time.Duration{
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	5 * time.Second, 10 * time.Second,
 	30 * time.Second, time.Minute,
 }
 
-// press does what a key says, and returns false for the one that ends it all. page is how many lines are shown, most how far
-// they scroll.
+// press applies a key. It returns false for the key that quits. page is the number of visible lines, most how far
+// they can scroll.
 func (s *State) press(k term.Key, page, most int) bool {
 	at := slices.Index(Sorts, s.sort)
 	switch k {
@@ -57,17 +57,17 @@ func (s *State) press(k term.Key, page, most int) bool {
 	return true
 }
 
-// NoAnswer is how long a look may take before the frame says so.
+// NoAnswer is how long a look may take before the frame reports that the server does not answer.
 const NoAnswer = 2 * time.Second
 
-// looked is the outcome of a look.
+// looked is the result of a look.
 type looked struct {
 	Look
 	err      error
 	panicked any
 }
 
-// Show shows frame after frame until a key or ctx ends it. However it ends, also by a panic, the terminal is given back.
+// Show draws frames until a key or ctx ends it. The terminal is restored however Show ends, even by a panic.
 func (s *State) Show(
 	ctx context.Context, in io.Reader, out *os.File, paint term.Paint, look func(context.Context) (Look, error), first Look,
 ) error {
@@ -104,7 +104,7 @@ func (s *State) Show(
 		go func() {
 			var l looked
 			defer func() {
-				l.panicked = recover() // here it would end the process before the terminal is given back
+				l.panicked = recover() // a panic here would end the process before the terminal is restored
 				looks <- l
 			}()
 			l.Look, l.err = look(ctx)
@@ -126,7 +126,7 @@ func (s *State) Show(
 			return nil
 		case k, ok := <-keys:
 			if !ok {
-				return nil // the terminal is gone
+				return nil // the terminal is closed
 			}
 			paused := s.paused
 			if !s.press(k, page, most) {

@@ -1,10 +1,10 @@
-// Package live is the view of `duestream top`: what was seen last, drawn as a frame of any size, and the loop that looks, draws
-// and heeds keys. It knows neither Redis nor flags: who calls it says how to look.
+// Package live is the view of `duestream top`: the last look, drawn as a frame of any size, and the loop that looks,
+// draws and handles keys. It knows neither Redis nor flags: its caller supplies the function that looks.
 //
 // Invariants:
-//   - a frame fits into every window, and says what it leaves out (TestTopFramesFitIntoEveryWindow,
+//   - a frame fits into every window, and shows how much it leaves out (TestTopFramesFitIntoEveryWindow,
 //     TestTopCountsWhatItLeavesOut);
-//   - the terminal is given back, also after a panic (TestTopGivesTheTerminalBackWhenItPanics, a test of the command).
+//   - the terminal is restored, also after a panic (TestTopGivesTheTerminalBackWhenItPanics, a test of the command).
 package live
 
 import (
@@ -25,50 +25,50 @@ const (
 	MaxInterval = time.Hour
 )
 
-// State is all that a frame of top shows.
+// State holds everything that a frame of top shows.
 type State struct {
 	Now           time.Time
 	host, prefix  string
 	server        admin.ServerLoad
 	bridges       []admin.Heartbeat
-	bridgesFailed bool // and so nothing is known of them
+	bridgesFailed bool // the heartbeats could not be read
 	queues        []admin.QueueSample
 	advice        []doctor.Finding
 
 	every  time.Duration
 	sort   string
-	offset int // lines of queues and groups that are scrolled away
+	offset int // number of lines that are scrolled away
 	paused bool
-	live   bool // on a terminal: keys do something
+	live   bool // on a terminal, with keys
 
-	since  time.Time // when the server was lost; zero = it is there
+	since  time.Time // when the server was lost; zero = connected
 	reason string
 }
 
-// Sorts are the orders of queues. All but name put the greatest first.
+// Sorts are the orders of queues. All except name sort in descending order.
 var Sorts = []string{"name", "lag", "rate", "lateness"}
 
-// NewState returns the state before the first look: of which server and prefix, how often to look, and the order of queues.
+// NewState returns the state before the first look. every is the interval between looks, order one of Sorts.
 func NewState(host, prefix string, every time.Duration, order string) *State {
 	return &State{Now: time.Now(), host: host, prefix: prefix, every: every, sort: order}
 }
 
-// Look is what top asks for at once.
+// Look is the result of one look.
 type Look struct {
 	Server        admin.ServerLoad
 	Bridges       []admin.Heartbeat
-	BridgesFailed bool // and so nothing is known of them
+	BridgesFailed bool // the heartbeats could not be read
 	Queues        []admin.QueueSample
-	Advice        []doctor.Finding // the worst first
+	Advice        []doctor.Finding // worst first
 }
 
-// Take stores what a look found. The server is connected again then.
+// Take stores the result of a look. It also ends a lost connection.
 func (s *State) Take(l Look) {
 	s.server, s.bridges, s.bridgesFailed, s.queues, s.advice = l.Server, l.Bridges, l.BridgesFailed, l.Queues, l.Advice
 	s.since, s.reason = time.Time{}, ""
 }
 
-// Lost notes that a look failed, and keeps the time of the first failure in a row.
+// Lost records that a look failed. It keeps the time of the first failure in a row.
 func (s *State) Lost(at time.Time, err error) {
 	if s.since.IsZero() {
 		s.since = at
@@ -79,15 +79,15 @@ func (s *State) Lost(at time.Time, err error) {
 	}
 }
 
-// Report is a frame in JSON.
+// Report is the JSON of a frame.
 type Report struct {
 	Time         int64              `json:"time_ms"`
 	Server       admin.ServerLoad   `json:"server"`
 	Prefix       string             `json:"prefix"`
 	Bridges      []heartbeat.Health `json:"bridges"`
 	Queues       []QueueReport      `json:"queues"`
-	Advice       []doctor.Finding   `json:"advice"`                 // the worst first
-	Disconnected *Disconnected      `json:"disconnected,omitempty"` // then the rest is of the last look that succeeded
+	Advice       []doctor.Finding   `json:"advice"`                 // worst first
+	Disconnected *Disconnected      `json:"disconnected,omitempty"` // then the rest is of the last good look
 }
 
 type Disconnected struct {
@@ -100,7 +100,7 @@ type QueueReport struct {
 	Error string `json:"error,omitempty"`
 }
 
-// JSON is the state as --json prints it.
+// JSON returns the state as --json prints it.
 func (s *State) JSON() Report {
 	j := Report{
 		Time: s.Now.UnixMilli(), Server: s.server, Prefix: s.prefix,
@@ -119,7 +119,7 @@ func (s *State) JSON() Report {
 	return j
 }
 
-// sorted returns the queues in the order that was asked for, and equal ones by name.
+// sorted returns the queues in the chosen order. Equal queues are sorted by name.
 func (s *State) sorted() []admin.QueueSample {
 	weight := func(q admin.QueueSample) (w float64) {
 		switch s.sort {

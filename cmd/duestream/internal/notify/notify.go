@@ -1,5 +1,5 @@
-// Package notify tells the service manager how this process is: sd_notify of systemd, which is datagrams of text to a socket that
-// it names in the environment. Where no service manager asked for it, nothing is sent.
+// Package notify tells the service manager the state of this process. It speaks sd_notify of systemd: text datagrams
+// to a socket that the environment names. Without that socket nothing is sent.
 package notify
 
 import (
@@ -11,14 +11,15 @@ import (
 	"time"
 )
 
-// Manager is the service manager that wants to be told. Its methods do nothing when it is nil; it is safe for concurrent use.
+// Manager is a service manager that asked for notifications. The methods of a nil Manager do nothing. A Manager is
+// safe for concurrent use.
 type Manager struct {
 	addr  *net.UnixAddr
-	every time.Duration // within which it wants a sign of life; 0 = it does not
+	every time.Duration // longest time between two Alive; 0 = no watchdog
 }
 
-// FromEnvironment returns the manager that NOTIFY_SOCKET names; nil when there is none. From then on the environment does not
-// name it any more, so that no command which this process starts speaks in its place.
+// FromEnvironment returns the manager that NOTIFY_SOCKET names, or nil if there is none. It removes the variables
+// from the environment, so that no child process can notify in the name of this one.
 func FromEnvironment() (*Manager, error) {
 	socket, usec, pid := os.Getenv("NOTIFY_SOCKET"), os.Getenv("WATCHDOG_USEC"), os.Getenv("WATCHDOG_PID")
 	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
@@ -41,7 +42,7 @@ func FromEnvironment() (*Manager, error) {
 	return m, nil
 }
 
-// Watchdog returns within which time the manager wants a sign of life; 0: it does not.
+// Watchdog returns the longest time between two Alive that the manager accepts, or 0 if it has no watchdog.
 func (m *Manager) Watchdog() time.Duration {
 	if m == nil {
 		return 0
@@ -49,19 +50,19 @@ func (m *Manager) Watchdog() time.Duration {
 	return m.every
 }
 
-// The states that are told.
+// States for Tell.
 const (
 	Ready    = "READY=1"
 	Stopping = "STOPPING=1"
-	Alive    = "WATCHDOG=1" // within each Watchdog
+	Alive    = "WATCHDOG=1" // at least once in each Watchdog
 )
 
-// Status is a text for people, one line.
+// Status returns the state that shows one line of text to people.
 func Status(text string) string {
 	return "STATUS=" + strings.Join(strings.Fields(text), " ")
 }
 
-// Tell sends states, and waits for a second at most.
+// Tell sends states. It blocks for at most a second.
 func (m *Manager) Tell(states ...string) error {
 	if m == nil || len(states) == 0 {
 		return nil

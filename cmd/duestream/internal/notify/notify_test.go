@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// manager is a service manager: a real socket.
+// manager is a service manager with a real socket.
 func manager(t *testing.T) (*net.UnixConn, string) {
-	dir, err := os.MkdirTemp("", "notify") // the name of a socket has 108 bytes at most
+	dir, err := os.MkdirTemp("", "notify") // the path of a socket has at most 108 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestManagerIsTold(t *testing.T) {
 	}
 }
 
-// A name after @ is a socket without a file.
+// A name after @ is an abstract socket, without a file.
 func TestManagerWithoutAFileIsTold(t *testing.T) {
 	name := "@duestream-" + strconv.Itoa(os.Getpid())
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -92,7 +92,7 @@ func TestOddEnvironments(t *testing.T) {
 		watchdog          time.Duration
 	}{
 		{path, "1000000", "", false, time.Second},
-		{path, "1000000", "1", false, 0}, // of somebody else
+		{path, "1000000", "1", false, 0}, // the watchdog of another process
 		{path, "soon", "", true, 0},
 		{path, "-5", "", true, 0},
 		{"relative", "", "", true, 0},

@@ -12,8 +12,9 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// Passwords returns a function that sets the passwords from the environment: in a URL, process lists and shell histories show
-// them. A password in the URL wins. used is called with the source of each password that was set.
+// Passwords returns a function that sets the passwords of the environment. The environment is safer than a URL, which
+// process lists and shell histories show. A password in the URL wins. used is called with the source of each password
+// that was set.
 func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOption), error) {
 	redis, err := password("DUESTREAM_REDIS_PASSWORD", c.RedisPassword, c.RedisPasswordFile)
 	if err != nil {
@@ -35,7 +36,7 @@ func (c *Connection) Passwords(used func(from string)) (func(*rueidis.ClientOpti
 	}, nil
 }
 
-// password returns the one that a variable holds, or a file. Its errors never show it.
+// password returns the password of a variable or a file. Its errors never contain the password.
 func password(name, value, file string) (string, error) {
 	if file == "" {
 		return value, nil
@@ -53,7 +54,7 @@ func password(name, value, file string) (string, error) {
 	return value, nil
 }
 
-// origin says where a password comes from: a variable, or the file that another one names.
+// origin names the source of a password: the variable, or the file that the variable name_FILE names.
 func origin(name, file string) string {
 	if file == "" {
 		return name
@@ -63,8 +64,9 @@ func origin(name, file string) string {
 
 const maxSecretBytes = 64 << 10
 
-// readSecret reads a small file, which may be a pipe, as of `<(pass show redis)`. A named pipe that nobody writes to is empty,
-// and not waited for, because no signal ends an open; what never ends, as /dev/zero, is refused instead of filling the memory.
+// readSecret reads a small file. The file may be a pipe, as in `<(pass show redis)`. It does not wait for a named
+// pipe without a writer, which counts as empty: no signal could end that wait. An endless file, such as /dev/zero, is
+// refused.
 func readSecret(file string) ([]byte, error) {
 	f, err := os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

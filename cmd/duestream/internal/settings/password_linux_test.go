@@ -12,7 +12,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
-// A named pipe without a writer hung the command, which no SIGTERM could end then; /dev/zero filled the memory.
+// The bug: a named pipe without a writer hung the command so that no SIGTERM ended it, and /dev/zero filled the
+// memory.
 func TestPasswordFilesThatNeverEndAreRefused(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -41,7 +42,7 @@ func TestPasswordFilesThatNeverEndAreRefused(t *testing.T) {
 	}
 }
 
-// `<(pass show redis)` is a pipe, whose writer takes its time.
+// `<(pass show redis)` is a pipe with a slow writer.
 func TestPasswordsMayComeThroughPipes(t *testing.T) {
 	t.Parallel()
 	pipe := filepath.Join(t.TempDir(), "pipe")

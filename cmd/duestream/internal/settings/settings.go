@@ -1,4 +1,4 @@
-// Package settings reads what the environment says: how to reach Redis, with passwords, and how a bridge serves.
+// Package settings reads the environment: how to reach Redis, with passwords, and how a bridge serves.
 package settings
 
 import (
@@ -26,7 +26,7 @@ const (
 	DefaultRedisURL = "redis://127.0.0.1:6379"
 )
 
-// Connection is what every command reads of the environment.
+// Connection holds the variables that every command reads.
 type Connection struct {
 	RedisURL string `split_words:"true" default:"redis://127.0.0.1:6379" desc:"URL of Redis: redis, rediss, valkey, valkeys or unix"`
 	Prefix   string `default:"duestream" desc:"beginning of all keys; another one is another namespace"`
@@ -39,7 +39,7 @@ type Connection struct {
 	SentinelPasswordFile string `split_words:"true" desc:"file that holds it"`
 }
 
-// Serve is what serve reads beside Connection.
+// Serve holds the variables that serve reads besides Connection and HTTP.
 type Serve struct {
 	VisibilityTimeout flags.Duration `split_words:"true" default:"30s" desc:"how long a delivery may go without a sign of life (100ms to 168h)"`
 	MaxAttempts       int            `split_words:"true" default:"40" desc:"deliveries to a group before a dead letter (1 to 1000000); 40 take about a day"`
@@ -58,7 +58,7 @@ type Serve struct {
 	ShutdownTimeout   flags.Duration `split_words:"true" default:"10s" desc:"how long a clean stop may take (above 0)"`
 }
 
-// HTTP is what gateway reads beside Connection and Process, and serve beside Connection and Serve.
+// HTTP holds the variables that gateway reads besides Connection and Process, and serve besides Connection and Serve.
 type HTTP struct {
 	HTTPAddr           string `envconfig:"HTTP_ADDR" desc:"host:port to take HTTP requests on; gateway does so on 127.0.0.1:7777 without"`
 	HTTPTokensFile     string `envconfig:"HTTP_TOKENS_FILE" desc:"file of tokens for them, beside those in Redis"`
@@ -72,7 +72,7 @@ type HTTP struct {
 	Push               bool   `default:"false" desc:"also post messages to URLs, as 'duestream push run' does"`
 }
 
-// Process is what gateway reads that serve has among its own.
+// Process holds the variables of Serve that gateway reads, too.
 type Process struct {
 	LogLevel        slog.Level     `split_words:"true" default:"info"`
 	LogFormat       LogFormat      `split_words:"true" default:"auto"`
@@ -80,7 +80,7 @@ type Process struct {
 	ShutdownTimeout flags.Duration `split_words:"true" default:"10s"`
 }
 
-// Check refuses what cannot be meant.
+// Check refuses a shutdown timeout that is not above 0.
 func (p *Process) Check() error { return checkPatience(p.ShutdownTimeout) }
 
 func checkPatience(d flags.Duration) error {
@@ -90,12 +90,12 @@ func checkPatience(d flags.Duration) error {
 	return nil
 }
 
-// Migrate is what migrate lmstfy reads beside Connection.
+// Migrate holds the variables that migrate lmstfy reads besides Connection.
 type Migrate struct {
 	LmstfyRedisURL string `split_words:"true" desc:"URL of the Redis of an lmstfy server, where its jobs are"`
 }
 
-// policy returns the policy of queues that have none of their own. Its errors name variables.
+// policy returns the default policy of queues. Its errors name variables.
 func (s *Serve) policy() (bridge.Policy, error) {
 	p := bridge.Policy{
 		VisibilityTimeout: time.Duration(s.VisibilityTimeout), MaxAttempts: s.MaxAttempts, RetryMin: time.Duration(s.RetryMin),
@@ -109,7 +109,7 @@ func (s *Serve) policy() (bridge.Policy, error) {
 	return p, err
 }
 
-// PolicyFields maps the names that settings of a policy have in Redis to those they have here.
+// PolicyFields maps the name of a policy setting in Redis to its name in commands and variables.
 var PolicyFields = map[string]string{
 	admin.SettingVisibility: "visibility_timeout", admin.SettingMaxAttempts: "max_attempts",
 	admin.SettingRetryMin: "retry_min", admin.SettingRetryMax: "retry_max", admin.SettingRetryDelays: "retry_delays",
@@ -120,7 +120,7 @@ var PolicyFields = map[string]string{
 	admin.SettingKeyFailure: "key_failure",
 }
 
-// RenameFields renames the fields of all InvalidErrors in a tree of errors, and the field that a rule refers to.
+// RenameFields renames the field of each InvalidError in a tree of errors, and the field that its rule mentions.
 func RenameFields(err error, name func(string) string) error {
 	var tree interface{ Unwrap() []error }
 	var field *bridge.InvalidError
@@ -138,7 +138,7 @@ func RenameFields(err error, name func(string) string) error {
 	return err
 }
 
-// LogFormat says how log lines look.
+// LogFormat is the format of log lines: json, text or auto.
 type LogFormat string
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -162,9 +162,9 @@ func Read() (s Serve, policy bridge.Policy, err error) {
 	return s, policy, err
 }
 
-// Fill fills those fields of a struct that are zero from the environment. It goes field by field, because envconfig overwrites
-// what is there and stops at the first error. And it refuses variables that are set but empty, which envconfig takes for a
-// value: an empty URL is a secret that was not passed on.
+// Fill sets the zero fields of a struct from the environment. It goes field by field, because envconfig overwrites
+// non-zero fields and stops at the first error. It refuses a variable that is set but empty, which envconfig would
+// accept: an empty URL is usually a secret that was not passed on.
 func Fill(spec any) error {
 	var errs []error
 	value := reflect.ValueOf(spec).Elem()
@@ -202,7 +202,7 @@ func describe(err error) error {
 	return usage.Errorf("%s %q: %s", parse.KeyName, parse.Value, rule)
 }
 
-// Variables returns the names of the environment variables of a struct.
+// Variables returns the names of the environment variables that a struct reads.
 func Variables(spec any) []string {
 	var b strings.Builder
 	if err := envconfig.Usagef(envPrefix, spec, &b, "{{range .}}{{usage_key .}} {{end}}"); err != nil {
@@ -211,13 +211,13 @@ func Variables(spec any) []string {
 	return strings.Fields(b.String())
 }
 
-// foreignNames are variables that others set with our prefix: our tests, docker-compose.yml, and Kubernetes for every service
-// whose name begins with duestream.
+// foreignNames matches variables with our prefix that others set: our tests, docker-compose.yml, and Kubernetes for
+// every service whose name begins with duestream.
 var foreignNames = regexp.MustCompile(
 	`^DUESTREAM_(TEST_.*|(.*_)?IMAGE|REDIS_MAXMEMORY|(.*_)?SERVICE_(HOST|PORT)(_.*)?|(.*_)?PORT(_[0-9]+_.*)?)$`)
 
-// CheckNames refuses variables with our prefix that mean nothing: most likely they are misspelt, and what was meant has no
-// effect.
+// CheckNames refuses unknown variables with our prefix. Such a name is probably misspelt, and the setting would have
+// no effect.
 func CheckNames(environ []string) error {
 	known := slices.Concat(Variables(&Connection{}), Variables(&Serve{}), Variables(&HTTP{}))
 	var errs []error
@@ -258,7 +258,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Each calls do for every environment variable.
+// Each calls do for each environment variable.
 func Each(do func(name, kind, value, meaning string)) {
 	for _, spec := range []any{&Connection{}, &Serve{}, &HTTP{}} {
 		v := reflect.TypeOf(spec).Elem()
@@ -269,7 +269,7 @@ func Each(do func(name, kind, value, meaning string)) {
 	}
 }
 
-// Table is the table of variables in the help of serve.
+// Table returns the table of variables for the help of serve.
 func Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)

@@ -1,5 +1,5 @@
-// Package term is what the command knows of terminals: colours, tables, a line of progress, a screen that is taken over and
-// given back, and outlets, through which all that is printed passes. Nothing here knows a queue.
+// Package term writes to terminals: colours, tables, a progress line, a full screen, and the outlets that all output
+// passes through. It knows nothing of queues.
 package term
 
 import (
@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// ColorMode is the flag --color.
+// ColorMode is the value of the flag --color.
 type ColorMode string
 
-// ColorModes are the values of --color.
+// ColorModes are the allowed values of --color.
 var ColorModes = []string{"auto", "always", "never"}
 
 // Set implements pflag.Value.
@@ -29,13 +29,13 @@ func (m *ColorMode) Type() string { return "when" }
 // String implements pflag.Value.
 func (m *ColorMode) String() string { return string(*m) }
 
-// Paint colours texts; false leaves them as they are. A colour repeats what the text says, and adds nothing to it.
+// Paint colours texts; false leaves them plain. A colour only repeats the meaning of the text.
 type Paint bool
 
-// Style is a colour, or how strong a text stands out.
+// Style is a colour, or bold or faint.
 type Style string
 
-// What a text may look like.
+// The styles.
 const (
 	Plain  Style = ""
 	Strong Style = "1"
@@ -44,7 +44,7 @@ const (
 	Alert  Style = "33"
 )
 
-// Text colours a text.
+// Text returns the text in a style.
 func (p Paint) Text(s Style, text string) string {
 	if !p || s == Plain || text == "" {
 		return text
@@ -52,7 +52,7 @@ func (p Paint) Text(s Style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Paint returns the colours for a stream: standard output or standard error.
+// Paint decides whether a stream, standard output or standard error, is coloured.
 func (m ColorMode) Paint(stream any) Paint {
 	switch m {
 	case "always":

@@ -9,21 +9,22 @@ import (
 	"unicode/utf8"
 )
 
-// Outlet is standard output or standard error: all that this command prints passes through one. Texts from Redis are foreign
-// (IDs, headers, errors, reasons, names), and a terminal takes some of their characters for orders: an outlet lets none of them
-// through, whoever prints. And it remembers that something could not be written: a command whose output is lost is not done.
+// Outlet is standard output or standard error. Everything that this command prints passes through one. Texts from
+// Redis (IDs, headers, errors, reasons, names) are foreign, and a terminal obeys some characters instead of showing
+// them. An outlet escapes those characters. It also remembers failed writes: a command whose output is lost is not
+// done.
 type Outlet struct {
 	raw    io.Writer
-	json   func() bool  // what is printed is JSON
-	styles func() Paint // whether it may be coloured
+	json   func() bool  // reports whether the output is JSON
+	styles func() Paint // whether colours are allowed
 
 	mu   sync.Mutex
-	rest []byte // the beginning of a character whose end was not written yet
-	err  error  // the first
+	rest []byte // beginning of a character that is not complete yet
+	err  error  // first write error
 }
 
-// NewOutlet returns the outlet to a stream. What is printed is JSON, or may be coloured, as the functions say at the time of
-// each write.
+// NewOutlet returns the outlet to a stream. Each write asks the functions whether the output is JSON and may be
+// coloured.
 func NewOutlet(raw io.Writer, json func() bool, styles func() Paint) *Outlet {
 	return &Outlet{raw: raw, json: json, styles: styles}
 }
@@ -57,7 +58,7 @@ func (o *Outlet) write(text []byte) error {
 	return err
 }
 
-// End writes what is left, and returns the first error of all writes.
+// End writes the remaining bytes, and returns the first error of all writes.
 func (o *Outlet) End() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,7 +69,7 @@ func (o *Outlet) End() error {
 	return o.err
 }
 
-// Failed returns the first error of all writes, for what prints again and again.
+// Failed returns the first error of all writes. A loop that prints calls it to notice a lost output.
 func Failed(stream io.Writer) error {
 	o, ok := stream.(*Outlet)
 	if !ok {
@@ -79,7 +80,7 @@ func Failed(stream io.Writer) error {
 	return o.err
 }
 
-// incomplete returns how many bytes at the end of a text are the beginning of a character.
+// incomplete returns how many bytes at the end of a text are an unfinished character.
 func incomplete(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if b := text[len(text)-n]; utf8.RuneStart(b) {
@@ -92,7 +93,7 @@ func incomplete(text []byte) int {
 	return 0
 }
 
-// isHarmless is a quick check that nearly all texts pass; the others go through harmless, character by character.
+// isHarmless is a quick check that nearly all texts pass. Other texts go through harmless, character by character.
 func isHarmless(text []byte) bool {
 	for _, b := range text {
 		if (b < ' ' || b > '~') && b != '\n' && b != '\t' {
@@ -102,9 +103,10 @@ func isHarmless(text []byte) bool {
 	return true
 }
 
-// harmless escapes characters that a terminal obeys or that mislead a reader: control characters (C0, DEL, C1), characters that
-// change the direction of writing or are invisible, and bytes that are not UTF-8. Each becomes its Go escape, like \x1b; in
-// JSON, where it can only be part of a string, its JSON escape. Our own colours stay when styles is set.
+// harmless escapes characters that a terminal obeys or that mislead a reader: control characters (C0, DEL, C1),
+// characters that change the direction of writing or are invisible, and bytes that are not UTF-8. Each becomes its Go
+// escape, like \x1b. In JSON it can only be inside a string, and becomes its JSON escape. If styles is set, our own
+// colours stay.
 func harmless(text string, inJSON, styles bool) string {
 	var b strings.Builder
 	b.Grow(len(text) + 16)
@@ -139,7 +141,7 @@ func IsOrder(r rune) bool {
 		unicode.Is(unicode.Co, r)
 }
 
-// zeroWidthJoiner is in many emoji, and harmless.
+// zeroWidthJoiner occurs in many emoji, and is harmless.
 const zeroWidthJoiner = '\u200d'
 
 func jsonEscape(r rune) string {
@@ -150,7 +152,8 @@ func jsonEscape(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// ourStyle returns the length of a sequence that paint writes, at the beginning of a text; 0 = there is none.
+// ourStyle returns the length of the style sequence at the beginning of text, if Paint writes such a sequence; else
+// 0.
 func ourStyle(text string) int {
 	for _, s := range []Style{"0", Strong, Faint, Bad, Alert} {
 		if sequence := "\x1b[" + string(s) + "m"; strings.HasPrefix(text, sequence) {

@@ -9,9 +9,9 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// Progress draws one line about work under way, over and over. On anything but a terminal it draws nothing.
+// Progress draws one line about running work, again and again. It draws nothing unless the stream is a terminal.
 type Progress struct {
-	w     io.Writer // nil: draws nothing
+	w     io.Writer // nil: nothing is drawn
 	what  string
 	start time.Time
 	drawn time.Time
@@ -19,7 +19,7 @@ type Progress struct {
 	mu sync.Mutex
 }
 
-// NewProgress returns the progress of something, on a stream.
+// NewProgress returns a progress line on a stream. what is the label.
 func NewProgress(stream any, what string) *Progress {
 	p := &Progress{what: what, start: time.Now()}
 	if IsTerminal(stream) {
@@ -28,12 +28,12 @@ func NewProgress(stream any, what string) *Progress {
 	return p
 }
 
-// Draws says whether anything will be drawn.
+// Draws reports whether anything will be drawn.
 func (p *Progress) Draws() bool { return p.w != nil }
 
 const progressEvery = 200 * time.Millisecond
 
-// Show draws how much is done: a count, and the share of the whole where it is known (else negative).
+// Show draws a count, and the share of the whole if it is not negative.
 func (p *Progress) Show(count int64, share float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,10 +56,10 @@ func (p *Progress) show(count int64, share float64) {
 	}
 }
 
-// Of draws how many of a known total are done.
+// Of draws that done of total items are finished.
 func (p *Progress) Of(done, total int64) { p.Show(done, float64(done)/float64(max(1, done, total))) }
 
-// Clear removes the line, so that something else can be written.
+// Clear erases the line, so that other output can follow.
 func (p *Progress) Clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *Progress) Clear() {
 	}
 }
 
-// Step draws the progress of a named step; its rate begins anew with each name. of is 0 where the total is not known.
+// Step draws the progress of a named step. The rate starts anew with each name. of is 0 if the total is unknown.
 func (p *Progress) Step(name string, done, of int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,5 +4,5 @@ package term
 
 import "os"
 
-// Resizes tells nothing here: each frame asks for the size anyway.
+// Resizes does nothing on this system: each frame reads the size anyway.
 func Resizes() (resized <-chan os.Signal, stop func()) { return nil, func() {} }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Resizes tells when the terminal got another size, until stop is called.
+// Resizes returns a channel that receives when the terminal changes its size, until stop is called.
 func Resizes() (resized <-chan os.Signal, stop func()) {
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, syscall.SIGWINCH)

@@ -10,22 +10,22 @@ import (
 	"golang.org/x/term"
 )
 
-// Control sequences of terminals: ECMA-48, and what xterm made common.
+// Control sequences of terminals: ECMA-48, and extensions of xterm that others adopted.
 const (
 	EnterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H\x1b[2J" // the alternate screen, no cursor, no wrapping
 	LeaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	lineEnd     = "\x1b[K\r\n" // clears what was there
+	lineEnd     = "\x1b[K\r\n" // clears the rest of the line
 	FrameEnd    = "\x1b[K\x1b[J"
 )
 
-// Screen is a terminal that was taken over. Close gives it back.
+// Screen is a terminal in full-screen mode. Close restores it.
 type Screen struct {
 	out    *os.File
-	in     *os.File // nil: no keys
+	in     *os.File // nil: no keys are read
 	before *term.State
 }
 
-// OpenScreen takes a terminal over; keys are read when in is one, too.
+// OpenScreen puts a terminal into full-screen mode. Keys are read if in is a terminal, too.
 func OpenScreen(in io.Reader, out *os.File) (*Screen, error) {
 	s := &Screen{out: out}
 	if IsTerminal(in) {
@@ -42,7 +42,7 @@ func OpenScreen(in io.Reader, out *os.File) (*Screen, error) {
 	return s, nil
 }
 
-// Close gives the terminal back as it was.
+// Close restores the terminal.
 func (s *Screen) Close() {
 	_, _ = io.WriteString(s.out, LeaveScreen)
 	if s.before != nil {
@@ -50,7 +50,7 @@ func (s *Screen) Close() {
 	}
 }
 
-// Size is that of the terminal now.
+// Size returns the current size of the terminal, or 80 by 24 if it is not known.
 func (s *Screen) Size() (width, height int) {
 	width, height, err := term.GetSize(int(s.out.Fd()))
 	if err != nil || width <= 0 || height <= 0 {
@@ -59,7 +59,7 @@ func (s *Screen) Size() (width, height int) {
 	return width, height
 }
 
-// Draw shows lines from the top, and nothing below them.
+// Draw shows lines from the top, and clears everything below them.
 func (s *Screen) Draw(lines []string) error {
 	for i, text := range lines {
 		if !isHarmless([]byte(text)) {
@@ -70,8 +70,8 @@ func (s *Screen) Draw(lines []string) error {
 	return err
 }
 
-// Keys returns what is typed; the channel is closed when nothing more can come. Its goroutine lives until the next key after
-// ctx has ended, or the end of the terminal: a read of one cannot be interrupted.
+// Keys returns the typed keys. The channel is closed when no more can come. A read from a terminal cannot be
+// interrupted: after ctx has ended, the goroutine lives until the next key or the end of the terminal.
 func (s *Screen) Keys(ctx context.Context) <-chan Key {
 	if s.in == nil {
 		return nil
@@ -97,23 +97,23 @@ func (s *Screen) Keys(ctx context.Context) <-chan Key {
 	return typed
 }
 
-// Key is a key by what it is for: "quit", "up", "page down".
+// Key is a key, named by its purpose: "quit", "up", "page down".
 type Key string
 
-// sequences are the keys that send more than one byte.
+// sequences maps the bytes of multi-byte keys.
 var sequences = map[string]Key{
 	"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down", "\x1b[5~": "page up", "\x1b[6~": "page down",
 	"\x1b[H": "home", "\x1b[1~": "home", "\x1bOH": "home", "\x1b[F": "end", "\x1b[4~": "end", "\x1bOF": "end",
 }
 
-// letters are the keys of one byte.
+// letters maps the keys of one byte.
 var letters = map[byte]Key{
 	'q': "quit", 'Q': "quit", 3: "quit", 4: "quit", 28: "quit", 's': "sort", 'p': "pause", 'j': "down", 'k': "up",
 	' ': "page down", 'f': "page down",
 	'b': "page up", 'g': "home", 'G': "end", '+': "slower", '=': "slower", '-': "faster", '_': "faster",
 }
 
-// ParseKeys reads the keys in what a terminal sent, and skips those that it does not know.
+// ParseKeys returns the keys in the bytes of a terminal. Unknown keys are skipped.
 func ParseKeys(typed []byte) (keys []Key) {
 	for len(typed) > 0 {
 		n := 1

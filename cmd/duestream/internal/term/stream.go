@@ -14,13 +14,13 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// lockedWriter lets several goroutines write whole lines.
+// lockedWriter lets several goroutines write without mixing their writes.
 type lockedWriter struct {
 	w  io.Writer
 	mu sync.Mutex
 }
 
-// NewLockedWriter returns a writer to w.
+// NewLockedWriter returns a writer to w that several goroutines may use.
 func NewLockedWriter(w io.Writer) io.Writer { return &lockedWriter{w: w} }
 
 func (l *lockedWriter) Write(p []byte) (int, error) {
@@ -29,7 +29,7 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// Unfiltered returns the stream behind an outlet: for bytes that are wanted as they are, and for our own control sequences.
+// Unfiltered returns the stream behind an outlet, for raw bytes and for our own control sequences.
 func Unfiltered(stream any) any {
 	if o, ok := stream.(*Outlet); ok {
 		return o.raw
@@ -37,13 +37,13 @@ func Unfiltered(stream any) any {
 	return stream
 }
 
-// FileOf returns the file behind a stream, if it is one.
+// FileOf returns the file behind a stream, if there is one.
 func FileOf(stream any) (*os.File, bool) {
 	f, ok := Unfiltered(stream).(*os.File)
 	return f, ok
 }
 
-// Width is that of a stream; 0 where it is not a terminal.
+// Width returns the width of a terminal, and 0 for any other stream.
 func Width(stream any) int {
 	if !IsTerminal(stream) {
 		return 0

@@ -8,11 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// Table writes rows in columns, the first one as their header.
+// Table prints rows in columns. The first row is the header.
 func (p Paint) Table(w io.Writer, rows [][]string) { p.TableUnder(w, 1, rows) }
 
-// TableUnder is Table with several lines of headers: rows that begin with a space belong to the last one, the others to the
-// first.
+// TableUnder is Table with several header rows. A row that begins with a space belongs to the last header, any other
+// row to the first.
 func (p Paint) TableUnder(w io.Writer, headers int, rows [][]string) {
 	if len(rows) == 0 {
 		return
@@ -48,7 +48,7 @@ func columnWidths(rows [][]string) []int {
 	return widths
 }
 
-// TableWidth is how wide a table becomes.
+// TableWidth returns the printed width of a table.
 func TableWidth(rows [][]string) (width int) {
 	for _, w := range columnWidths(rows) {
 		width += w + 2
@@ -58,7 +58,8 @@ func TableWidth(rows [][]string) (width int) {
 
 var someNumber = regexp.MustCompile(`^~?[0-9,]*[1-9][0-9,]*$`)
 
-// cellStyle returns the colour of a cell: in all tables, counts of dead letters are Bad and overdue counts are Alert.
+// cellStyle returns the style of a cell. In all tables, counts of dead letters are Bad, and counts of overdue
+// messages Alert.
 func cellStyle(column, cell string) Style {
 	switch {
 	case !someNumber.MatchString(cell):
@@ -71,5 +72,5 @@ func cellStyle(column, cell string) Style {
 	return Plain
 }
 
-// Table writes rows in columns, without colours. Cells must not hold tabs.
+// Table prints rows in columns, without colours. Cells must not hold tabs.
 func Table(w io.Writer, rows [][]string) { Paint(false).Table(w, rows) }

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	readyTimeout = 30 * time.Second // to load what a directory holds
-	stopGrace    = 10 * time.Second // to write what is in memory
+	readyTimeout = 30 * time.Second // to load the data of the directory
+	stopGrace    = 10 * time.Second // to write the data in memory to disk
 )
 
 func startChild(ctx context.Context, program string, cfg Config) (*Server, error) {
@@ -36,7 +36,7 @@ func startChild(ctx context.Context, program string, cfg Config) (*Server, error
 	}
 	for try := 1; ; try++ {
 		err = s.launch(ctx, cfg.Port)
-		// Somebody may have taken the free port between our look and the server's start.
+		// Another process may take the free port before the server listens on it.
 		if err == nil || cfg.Port != 0 || try == 5 || !strings.Contains(err.Error(), "in use") {
 			break
 		}
@@ -53,7 +53,7 @@ func (s *Server) launch(ctx context.Context, port int) (err error) {
 			return err
 		}
 	}
-	// The log goes to its own file, and not through us: a pipe would block the server once nobody reads it.
+	// The log goes directly to a file. A pipe through this process would block the server once nobody reads it.
 	logName := filepath.Join(s.Data, "server.log")
 	log, err := os.Create(logName)
 	if err != nil {
@@ -95,7 +95,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// awaitReady returns when the server with this process number answers PING with PONG, not before it has loaded its data.
+// awaitReady returns when the server with this process ID answers PING with PONG, that is, after it has loaded its
+// data.
 func awaitReady(ctx context.Context, addr string, pid int, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -113,7 +114,7 @@ func awaitReady(ctx context.Context, addr string, pid int, gone <-chan struct{})
 	return nil
 }
 
-// answers reports whether the server on a port is the one with this process number, and ready. Another one may have the port,
+// answers reports whether the server on a port is ready and has this process ID. Another server may hold the port,
 // while ours is about to end because of that.
 func answers(addr string, pid int) bool {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
@@ -135,7 +136,7 @@ func answers(addr string, pid int) bool {
 	return false
 }
 
-// lastLine returns the end of a log that says why the server ended.
+// lastLine returns the line of a log that tells why the server ended.
 func lastLine(name string) string {
 	text, err := os.ReadFile(name)
 	if err != nil {

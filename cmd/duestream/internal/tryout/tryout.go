@@ -1,5 +1,5 @@
-// Package tryout starts a Redis for a person who wants to see duestream at work without installing anything: a child process when
-// redis-server or valkey-server is on the PATH, else a server inside this process.
+// Package tryout starts a Redis to try duestream without installing anything: a child process if redis-server or
+// valkey-server is on the PATH, else a server inside this process.
 //
 // Invariants, held by tests of the command:
 //   - a server without --data leaves no files behind (TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind);
@@ -17,19 +17,19 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Config says which server to start.
+// Config configures the server to start.
 type Config struct {
-	Port      int    // 0 = any free one
-	Data      string // directory in which a child process keeps its data; "" = a temporary one
-	InProcess bool   // even if there is a program to start
+	Port      int    // 0 = any free port
+	Data      string // data directory of a child process; "" = a temporary directory
+	InProcess bool   // even if a server program is found
 	Program   string // path of redis-server or valkey-server; "" = the one on the PATH
 }
 
 // Server is a running server on 127.0.0.1.
 type Server struct {
 	Port    int
-	Program string // path of the child's program; "" = inside this process
-	Data    string // where the data is; "" = in memory only
+	Program string // path of the child's program; "" = the server is inside this process
+	Data    string // data directory; "" = in memory only
 	Kept    bool   // Data outlives the server
 
 	gone <-chan struct{}
@@ -37,17 +37,17 @@ type Server struct {
 	kill func()
 }
 
-// URL is what clients connect to.
+// URL returns the URL for clients.
 func (s *Server) URL() string { return "redis://" + address(s.Port) }
 
-// Gone is closed when a child process has ended, asked or not.
+// Gone is closed when a child process has ended, on request or by itself.
 func (s *Server) Gone() <-chan struct{} { return s.gone }
 
 // Stop ends the server, and deletes its data unless it is kept.
 func (s *Server) Stop() error { return s.stop() }
 
-// Restart kills a child process as a crash would, calls meanwhile, and starts it again on the same port with the same data.
-// Without the second start Stop still cleans up.
+// Restart kills a child process as a crash would, calls meanwhile, and starts it again on the same port with the same
+// data. If the second start fails, Stop still cleans up.
 func (s *Server) Restart(ctx context.Context, meanwhile func() error) error {
 	s.kill()
 	if err := meanwhile(); err != nil {
@@ -58,7 +58,7 @@ func (s *Server) Restart(ctx context.Context, meanwhile func() error) error {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// Start starts a server that answers when Start returns.
+// Start starts a server, and returns when it answers.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Program == "" {
 		cfg.Program = Find()
@@ -72,7 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return startInProcess(cfg.Port)
 }
 
-// Find returns the path of a server program, or "".
+// Find returns the path of a server program on the PATH, or "".
 func Find() string {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -87,7 +87,7 @@ func startInProcess(port int) (*Server, error) {
 	if err := m.StartAddr(address(port)); err != nil {
 		return nil, fmt.Errorf("start a server on port %d: %w", port, err)
 	}
-	m.ClockTTL(true) // keys expire as real time goes on
+	m.ClockTTL(true) // keys expire in real time
 	port, err := strconv.Atoi(m.Port())
 	s := &Server{Port: port, gone: make(chan struct{})}
 	s.stop = func() error { m.Close(); return nil }
