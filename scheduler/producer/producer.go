@@ -36,9 +36,10 @@ const (
 	registerEvery   = 5 * time.Second // per queue in use: greatest age of the known partition counts
 	registerTimeout = time.Second     // of one try; on a cluster messages wait this long for a server that hangs
 	registerRetry   = 2 * time.Second
-	cancelChunk     = 1000            // IDs per script call
-	closeTimeout    = 2 * time.Second // for clearing tokens
-	forgetAfter     = time.Second     // after the last commit the tokens of a queue are cleared
+	restedAfter     = 2 * registerEvery // older counts are read again before a message that needs them
+	cancelChunk     = 1000              // IDs per script call
+	closeTimeout    = 2 * time.Second   // for clearing tokens
+	forgetAfter     = time.Second       // after the last commit the tokens of a queue are cleared
 	longWayFor      = 10 * time.Second
 	retryInitial    = 20 * time.Millisecond
 	retryMax        = time.Second

@@ -31,6 +31,7 @@ type route struct {
 	producing bool           // a message is or was scheduled; else the queue is not registered
 	inquiry   *inquiry       // in flight
 	next      time.Time      // when the next one is due
+	failed    time.Time      // when the last one ended, if it could not read the counts
 }
 
 // knownCounts are all partition counts that the registry ever gave for a queue. Counts are only added, also when the
@@ -110,6 +111,23 @@ func (r *route) read(ctx context.Context, since time.Time) error {
 	}
 }
 
+// readAgain reads the partition counts once more if they are old: this producer rested, and the queue may have grown
+// meanwhile. It waits for registerTimeout at most. For registerEvery after an inquiry that failed it does not wait, and
+// the old counts stay in use. The only error is that of the context.
+func (r *route) readAgain(ctx context.Context) error {
+	if time.Since(r.known.Load().asked) < restedAfter {
+		return nil
+	}
+	r.mu.Lock()
+	failing := time.Since(r.failed) < registerEvery
+	r.mu.Unlock()
+	if failing {
+		return nil
+	}
+	_ = r.ask(ctx)
+	return ctx.Err()
+}
+
 // ask asks the registry, and waits for the answer, for registerTimeout at most. Concurrent callers share one inquiry.
 func (r *route) ask(ctx context.Context) error {
 	q := r.begin(time.Time{})
@@ -151,6 +169,10 @@ func (r *route) run(q *inquiry) {
 		r.known.Store(&knownCounts{counts, began})
 	case r.known.Load() == nil:
 		r.known.Store(&knownCounts{counts: lua.Counts{1}})
+	}
+	r.failed = time.Time{}
+	if counts == nil {
+		r.failed = time.Now()
 	}
 	r.next = time.Now().Add(registerEvery)
 	if err != nil {
@@ -226,9 +248,14 @@ func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (
 		return batchRoute{}, err
 	}
 	var unread error
-	if k.asked.IsZero() && slices.ContainsFunc(ms, needsPartitions) {
-		unread = r.read(ctx, since)
-		if err := ctx.Err(); err != nil {
+	if slices.ContainsFunc(ms, needsPartitions) {
+		if k.asked.IsZero() {
+			unread = r.read(ctx, since)
+			err = ctx.Err()
+		} else {
+			err = r.readAgain(ctx)
+		}
+		if err != nil {
 			return batchRoute{}, err
 		}
 		k = r.known.Load()

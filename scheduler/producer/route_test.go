@@ -563,3 +563,50 @@ func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 		t.Errorf("then: %v", err)
 	}
 }
+
+// A producer that had rested used the count of its last look, however old, for its next call: after a growth a key was in two
+// partitions, and an ID was taken twice.
+func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue, proxy := s.Client(t), s.Prefix(t), redistest.Queue(t), s.Proxy(t)
+	counts := lua.Counts{1, 8}
+	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix)
+	if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.busy.Wait()
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	known := Message{ID: queuetest.IDOf(counts, 5), Delay: time.Hour}
+	if _, err := newProducer(t, c, prefix).Schedule(t.Context(), queue, known); err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.enter(t.Context(), queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.busy.Done()
+	rests := func() {
+		r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-restedAfter)})
+	}
+
+	rests()
+	if _, err := p.Schedule(t.Context(), queue, known); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("an ID that another partition holds: %v", err)
+	}
+	if _, err := p.Schedule(t.Context(), queue, Message{Key: queuetest.IDOf(counts, 6), Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "where the key belongs",
+		queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, lua.PartitionName(queue, 6)).Due), int64(1))
+
+	// While nobody answers, one call waits, and the next ones do not.
+	p.busy.Wait()
+	rests()
+	proxy.CutBeforeForward(never, "HGET")
+	for range 20 {
+		if _, err := p.Schedule(t.Context(), queue, Message{Key: "k", Delay: time.Hour}); err != nil {
+			t.Fatalf("without the registry: %v", err)
+		}
+	}
+}
