@@ -17,6 +17,5 @@
 //   - While a circuit is open no attempt is counted, and messages are taken only as probes
 //     (TestCircuitOpensUsesNoAttemptsAndCloses).
 //   - A message that a target refuses delays no other message (TestRefusedMessagesDelayNoOthers).
-//   - No key, header value or query of a URL is in a log line or an error. A path is only in the error of a refused URL
-//     (TestSecretsAreNotTold).
+//   - No key, header value, path or query of a URL is in a log line or an error (TestSecretsAreNotTold).
 package push

@@ -157,9 +157,8 @@ func (t Target) reaches(o Target) bool {
 }
 
 func (t Target) checkURL() error {
-	// The errors show the URL without user, password and query, which may be secret.
-	invalid := func(rule string, args ...any) error {
-		return &lua.InvalidError{Field: "url", Value: showURL(t.URL), Rule: fmt.Sprintf(rule, args...)}
+	invalid := func(rule string, args ...any) error { // everything else in the URL may be secret
+		return &lua.InvalidError{Field: "url", Value: showHost(t.URL), Rule: fmt.Sprintf(rule, args...)}
 	}
 	u, err := url.Parse(t.URL)
 	switch {
@@ -266,7 +265,7 @@ func checkHeaders(headers map[string]string) error {
 // showURL returns a URL without the parts that may be secret: user, password and query.
 func showURL(text string) string {
 	u, err := url.Parse(text)
-	if err != nil {
+	if err != nil || u.Opaque != "" {
 		return "…"
 	}
 	u.User, u.Fragment, u.RawFragment = nil, "", ""
@@ -274,4 +273,17 @@ func showURL(text string) string {
 		u.RawQuery = "…"
 	}
 	return u.String()
+}
+
+// showHost returns the scheme and the host of a URL, and "…" for what follows.
+func showHost(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return "…"
+	}
+	host := u.Scheme + "://" + u.Host
+	if text == host || text == host+"/" {
+		return text
+	}
+	return host + "/…"
 }
