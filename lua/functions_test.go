@@ -143,7 +143,8 @@ func TestContractIsTestedThroughFunctions(t *testing.T) {
 	}
 	sent := b.c.(*fcaller).sent
 	for _, name := range functionNames {
-		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" { // these are no scripts of their own
+		// These two are no scripts of their own.
+		if sent[name] == 0 && name != "duestream_dead_letter" && name != "duestream_release" {
 			t.Errorf("%s is not called", name)
 		}
 	}

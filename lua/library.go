@@ -83,7 +83,8 @@ func (l *Library) look(ctx context.Context, release string) error {
 		return s
 	}
 	l.Role, l.Product, l.Version = text("role"), text("server"), text("version")
-	l.receives = l.Role == "replica" && text("mode") == "cluster" // a replica outside a cluster must answer that it takes no writes
+	// A replica outside a cluster must answer that it takes no writes.
+	l.receives = l.Role == "replica" && text("mode") == "cluster"
 	list, err := l.node.Do(ctx, l.node.B().Arbitrary("FUNCTION", "LIST", "LIBRARYNAME", FunctionsName).Build()).ToArray()
 	if err != nil {
 		return l.wrap("FUNCTION LIST", err)

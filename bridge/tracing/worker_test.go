@@ -425,7 +425,8 @@ func TestSpansAreNamedAfterTheQueueOfTheirMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"drain orders", "process orders"} {
-		if got := look(t, spans, name).Attributes; !slices.Contains(got, attribute.String("messaging.destination.name", "orders")) {
+		got := look(t, spans, name).Attributes
+		if !slices.Contains(got, attribute.String("messaging.destination.name", "orders")) {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
