@@ -17,6 +17,7 @@ type taking struct {
 	to     int           // the partition to which the message goes
 	from   []version     // cancelled after the message is stored
 	window time.Duration // dedup window of its ID there; zero = by the message
+	own    bool          // its ID was scheduled there before
 }
 
 // version is a scheduled message of an ID in one partition.
@@ -38,7 +39,7 @@ type version struct {
 // any of them stops.
 func (s *batchRoute) replace(at int, m *Message, seen *sighting) {
 	slices.SortFunc(seen.scheduled, func(a, b version) int { return cmp.Compare(a.partition, b.partition) })
-	t := taking{to: s.counts.Of(m.place()), from: seen.scheduled}
+	t := taking{to: s.counts.Of(m.place()), from: seen.scheduled, own: seen.own}
 	switch {
 	case seen.own:
 	case m.Key == "":
@@ -101,25 +102,33 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 	all.Wait()
 }
 
-// contested returns the indexes of stored messages that must be scheduled again, because a concurrent call replaced the
-// same ID. There are two cases. First, the message is scheduled nowhere although it is not due yet. Second, another
-// message of the ID is scheduled in another partition, and the call did not see it before it added its own: of several
-// calls the last one to look sees that. Of messages with one ID in the batch only the last counts: it has replaced the
-// others. One round trip for all partitions; none if the message only replaced a message in its own partition.
+// contested returns the indexes of messages that must be scheduled again, because a concurrent call replaced the same
+// ID. There are three cases:
+//
+//   - The message is scheduled nowhere although it is not due yet. A producer of an earlier release may have taken it
+//     away that had seen the ID in this partition. Where the ID was not scheduled there before, somebody cancelled it.
+//   - Another message of the ID is scheduled in another partition, and the call did not see it before it added its own:
+//     of several calls the last one to look sees that.
+//   - The message was refused, because it brings the dedup window of what it replaces elsewhere, and its ID has come to
+//     its own partition meanwhile. There it can replace it.
+//
+// Of messages with one ID in the batch only the last counts: it has replaced the others. One round trip for all
+// partitions; none if the message only replaced a message in its own partition.
 func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Result) []int {
 	if len(s.takes) == 0 {
 		return nil
 	}
 	last := map[string]int{} // by ID
+	refused := func(at int) bool { return s.takes[at].window > 0 && errors.Is(results[at].Err, ErrDuplicate) }
 	for at := range s.takes {
-		if r := &results[at]; r.Err == nil || errors.Is(r.Err, lua.ErrNotDurable) {
+		if r := &results[at]; r.Err == nil || errors.Is(r.Err, lua.ErrNotDurable) || refused(at) {
 			last[ms[at].ID] = max(at, last[ms[at].ID])
 		}
 	}
 	var asked []batchMessage
 	for id, at := range last {
 		r := &results[at]
-		if !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: the message seen there was gone
+		if refused(at) || !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: the message seen there was gone
 			asked = append(asked, batchMessage{at, id})
 		}
 	}
@@ -153,13 +162,17 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 			}
 		}
 		switch {
+		case refused(one.at):
+			if own {
+				again = append(again, one.at)
+			}
 		case own && others > 0 && ms[one.at].Replace == lua.Replace: // later and earlier would refuse their own message
 			again = append(again, one.at)
 		case own || others > 0:
 		case failed != nil:
 			err := fmt.Errorf("%w: another call with the same ID may have cancelled it: %w", ErrUncertain, failed)
 			r.Err = wrap("schedule", s.route.queue, one.id, err)
-		case r.Due.UnixMilli() > held[to][i].now:
+		case s.takes[one.at].own && r.Due.UnixMilli() > held[to][i].now:
 			again = append(again, one.at)
 		}
 	}
@@ -188,7 +201,9 @@ func (s *batchRoute) anew(ms []Message, some []int, results []Result) (batchRout
 	again := make([]Message, len(some))
 	for i, at := range some {
 		again[i] = ms[at]
-		again[i].At, again[i].Delay, again[i].Spread = results[at].Due, 0, 0
+		if due := results[at].Due; !due.IsZero() {
+			again[i].At, again[i].Delay, again[i].Spread = due, 0, 0
+		}
 	}
 	return batchRoute{route: s.route, counts: s.counts, unread: s.unread}, again
 }

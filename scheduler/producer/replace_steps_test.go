@@ -165,6 +165,54 @@ func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 	}
 }
 
+// A message that replaces one of another partition brings the dedup window of that one along. It was refused by it if
+// its ID had come to its own partition meanwhile, and an older version stayed.
+func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	r.takes(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+	results, err := r.p.ScheduleBatch(t.Context(), r.queue, []Message{
+		{ID: "x", Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
+		{ID: "x", Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("last"), Replace: lua.Replace},
+	})
+	if err != nil || results[0].Err != nil || results[1].Err != nil {
+		t.Fatal(results, err)
+	}
+	r.scheduled("x", 3, "last")
+	if left := r.partitionsOf("x"); len(left) != 1 {
+		t.Errorf("scheduled in the partitions %v", left)
+	}
+}
+
+// A call that replaced nothing in its own partition begins again only beside another version: who cancelled its message
+// was told that it is never delivered.
+func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	for _, before := range [][]Message{nil, {{ID: "y", Key: keyOf(7), Delay: time.Hour}}} {
+		for _, m := range before {
+			r.takes(m)
+		}
+		ms := []Message{{ID: "x", Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
+		if before != nil {
+			ms[0].ID = "y"
+		}
+		round := r.round(r.p, ms)
+		refused := round.duplicates(t.Context(), ms)
+		results := round.store(t.Context(), ms, refused, time.Now())
+		if results[0].Err != nil {
+			t.Fatal(results)
+		}
+		round.takeAway(t.Context(), ms, results)
+		if found, err := r.p.Cancel(t.Context(), r.queue, ms[0].ID); err != nil || !found {
+			t.Fatal(found, err)
+		}
+		if some := round.contested(t.Context(), ms, results); len(some) > 0 {
+			t.Errorf("%s begins again, although it was cancelled", ms[0].ID)
+		}
+	}
+}
+
 // interleavings returns the orders of two calls of a and b steps: for each step, the call that makes it.
 func interleavings(a, b int) (orders [][]int) {
 	if a == 0 && b == 0 {
