@@ -128,7 +128,8 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	var asked []batchMessage
 	for id, at := range last {
 		r := &results[at]
-		if refused(at) || !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) { // not replaced: the message seen there was gone
+		// Where nothing was replaced, the message that was seen there had gone.
+		if refused(at) || !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) {
 			asked = append(asked, batchMessage{at, id})
 		}
 	}

@@ -415,6 +415,24 @@ func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 	}
 }
 
+// The first receive of a group created it only in the partitions that it had asked. What another group acknowledged in
+// the others before the next receive never reached it.
+func TestAReceiveMakesItsGroupInEveryPartition(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const partitions = 4
+	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, partitions)
+	for i := range partitions { // so that the first partition that is asked has enough
+		r.Part(i).Ready(fmt.Sprint("m", i))
+	}
+	if found, err := r.Pull(t.Context(), r.request(1, 0)); err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	for i := range partitions {
+		redistest.Want(t, fmt.Sprint("groups of partition ", i), fmt.Sprint(r.Part(i).GroupNames()), "[g]")
+	}
+}
+
 func TestBadRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := New(Config{})
