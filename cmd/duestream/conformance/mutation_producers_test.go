@@ -21,9 +21,9 @@ var pythonProducers = []mutation{
             pipe.hset(meta, m.id, m.meta()) if m.meta() else pipe.hdel(meta, m.id)
 `, "answers", "writes-whole"),
 	plainPython("writes the payload before the MULTI", `        for m in messages:
-            # What`, `        for m in messages: self.client.hset(payload, m.id, m.payload)
+            # The fields`, `        for m in messages: self.client.hset(payload, m.id, m.payload)
         for m in messages:
-            # What`, "arrives", "writes-whole"),
+            # The fields`, "arrives", "writes-whole"),
 	plainPython("leaves the payload of an ID that comes again", ` if m.payload else pipe.hdel(payload, m.id)`, ` if m.payload else None`, "replace", "replace"),
 	plainPython("leaves the meta of an ID that comes again", ` if m.meta() else pipe.hdel(meta, m.id)`, ` if m.meta() else None`, "replace", "replace"),
 	plainPython("gives seconds for milliseconds", `{m.id: m.due_ms}`, `{m.id: m.due_ms // 1000}`, "score", "score"),
@@ -37,9 +37,9 @@ var pythonProducers = []mutation{
 	plainPython("takes out of the schedule what is overdue", `        pipe.execute()`, `        pipe.zremrangebyscore(due, "-inf", 0)
         pipe.execute()`, "answers", "takes-nothing-out"),
 	plainPython("takes its ID out of the schedule before it schedules it", `        for m in messages:
-            # What`, `        for m in messages:
+            # The fields`, `        for m in messages:
             pipe.zrem(due, m.id)
-            # What`, "answers", "takes-nothing-out"),
+            # The fields`, "answers", "takes-nothing-out"),
 	plainPython("adds what is due to the stream itself", `        pipe.execute()`, `        pipe.execute()
         self.client.xadd(self.queue.key("stream", partition), {"id": messages[0].id})`, "answers", "keeps-streams"),
 	plainPython("trims the stream", `        pipe.execute()`, `        pipe.execute()
