@@ -3,10 +3,12 @@ package lmstfy
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -14,30 +16,23 @@ import (
 func ack(c *call) (int, any, error) { return http.StatusNoContent, nil, c.finish(c.name, c.id) }
 
 // finish makes sure that no consumer gets a job any more, whatever its state. It looks first for a job that this
-// gateway delivered or that is scheduled, which is fast, then among those in flight, and last through the whole
-// queue.
+// gateway delivered, then for one that is scheduled, which is fast, and among those in flight, and last through the
+// whole queue.
 func (c *call) finish(name, id string) error {
-	if _, _, _, ok := ParseID(id); !ok {
-		return nil // not an ID of this API: no such job can exist
+	if lua.CheckID(id) != nil {
+		return nil // no such job can exist
 	}
 	if token, ok := c.held.take(name, id); ok {
 		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
 			return err
 		}
 	}
-	if err := c.cfg.Client.Cancel(c.ctx, name, id); !errors.Is(err, bridge.ErrNotScheduled) {
-		return err
+	looks := []func(name, id string) (done bool, err error){c.finishScheduled, c.finishInFlight}
+	if _, _, _, ok := ParseID(id); !ok {
+		slices.Reverse(looks) // another producer chose the ID, and may have scheduled it anew
 	}
-	list, err := c.cfg.Admin.Pending(c.ctx, name, Group, admin.PendingFilter{}, mostSwept)
-	if err != nil && !errors.Is(err, admin.ErrNoGroup) {
-		return err
-	}
-	for _, one := range list {
-		if one.ID != id {
-			continue
-		}
-		token := ticket(name, one.Partition, one.Entry, id)
-		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
+	for _, look := range looks {
+		if done, err := look(name, id); err != nil || done {
 			return err
 		}
 	}
@@ -49,6 +44,31 @@ func (c *call) finish(name, id string) error {
 		err = errors.Join(err, c.finishAt(name, id, one))
 	}
 	return err
+}
+
+func (c *call) finishScheduled(name, id string) (done bool, err error) {
+	err = c.cfg.Client.Cancel(c.ctx, name, id)
+	if errors.Is(err, bridge.ErrNotScheduled) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (c *call) finishInFlight(name, id string) (done bool, err error) {
+	list, err := c.cfg.Admin.Pending(c.ctx, name, Group, admin.PendingFilter{}, mostSwept)
+	if err != nil && !errors.Is(err, admin.ErrNoGroup) {
+		return false, err
+	}
+	for _, one := range list {
+		if one.ID != id {
+			continue
+		}
+		token := ticket(name, one.Partition, one.Entry, id)
+		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 func (c *call) finishAt(name, id string, p admin.Place) error {

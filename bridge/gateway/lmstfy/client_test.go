@@ -12,6 +12,7 @@ import (
 
 	official "github.com/bitleak/lmstfy/client"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
@@ -462,6 +463,41 @@ func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
 	r.base = mine
 	next := r.publish("q", "next", 60, 5, 0)
 	redistest.Want(t, "next", r.get("q", 60).ID, next)
+}
+
+// A job with an ID that another producer chose was not acknowledged: the answer was 204, and it came back, or became a
+// dead letter. The same ID may be scheduled anew while a consumer has the job.
+func TestAJobOfAnotherProducerIsAcknowledged(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mine := r.base
+	other, _ := r.listen()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r.r, Prefix: r.prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.publish("q", "first", 60, 5, 0) // makes the queue
+	r.get("q", 60)
+	for _, base := range []string{mine, other} {
+		if _, err := client.Schedule(t.Context(), "ns:q", []byte("today"), bridge.WithID("order-42")); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, "given", r.get("q", 60).ID, "order-42")
+		if _, err := client.Schedule(t.Context(), "ns:q", []byte("tomorrow"), bridge.WithID("order-42"),
+			bridge.In(24*time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		r.base = base
+		redistest.Want(t, "acknowledged", r.do("DELETE", "/api/ns/q/job/order-42", "").status, 204)
+		r.base = mine
+		held, err := r.op.Pending(t.Context(), "ns:q", lmstfy.Group, admin.PendingFilter{}, 10)
+		if err != nil || len(held) != 1 || held[0].ID == "order-42" {
+			t.Errorf("after the acknowledgement consumers have %v, %v", held, err)
+		}
+		if err := client.Cancel(t.Context(), "ns:q", "order-42"); err != nil {
+			t.Errorf("the job of tomorrow: %v", err)
+		}
+	}
 }
 
 // A job of a gateway that has ended is also delivered again after its ttr.
