@@ -43,7 +43,7 @@ const (
 	MissedAll  = recurrence.MissedAll  // all, but at most the last 100
 )
 
-// Values of Recurrence.Overlap: whether an occurrence is skipped while any group has not settled the one before.
+// Values of Recurrence.Overlap. With skip, an occurrence is left out while any group still works on the one before.
 const (
 	OverlapAllow = recurrence.OverlapAllow // it is not skipped; the default
 	OverlapSkip  = recurrence.OverlapSkip  // it is skipped

@@ -20,7 +20,7 @@ const (
 	VerdictCancelling = producer.Cancelling
 	// VerdictNotFound: the message is not scheduled, not ready, not held, and has no retry.
 	VerdictNotFound = producer.NotFound
-	// VerdictUnread: the given group has not read the message yet, and the message is not cancelled. Either it is
+	// VerdictUnread: the message is unread by the given group, and the call did not cancel it. Either the message is
 	// scheduled for all groups, or it is ready and another group needs it.
 	VerdictUnread = producer.Unread
 )

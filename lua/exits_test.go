@@ -134,7 +134,7 @@ func TestExitsCompareTheMessageID(t *testing.T) {
 	})
 }
 
-// A retry is for one group. Whatever another group does with it, there it is only acknowledged: retries cannot multiply.
+// A retry is for one group. Another group can only acknowledge it, so retries cannot multiply.
 func TestExitsOfAForeignRetryOnlyAcknowledge(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for i, x := range exits() {

@@ -144,7 +144,8 @@ func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string)
 	return err
 }
 
-var deleteEmptyScript = load("delete_empty", []string{"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
+var deleteEmptyScript = load("delete_empty", []string{
+	"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
 	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, nil, nil)
 
 // DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
@@ -155,7 +156,8 @@ func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys) (deleted bool, e
 }
 
 func emptyKeys(k Keys) []string {
-	return []string{k.Due, k.Stream, k.Dead, k.Recurring, k.Push, k.Payload, k.Meta, k.Wake, k.Policy, k.Seen, k.Calm, k.Planned,
+	return []string{k.Due, k.Stream, k.Dead, k.Recurring, k.Push, k.Payload, k.Meta, k.Wake, k.Policy, k.Seen, k.Calm,
+		k.Planned,
 		k.Turns, k.Leases, k.Rate}
 }
 

@@ -23,7 +23,7 @@ func TestStatusSaysWhatIsLate(t *testing.T) {
 		var log queuetest.LogBook
 		state := &loop.Reporter{Log: log.Logger(), Activity: "drain"}
 		d := newDrainer(func(context.Context) (lua.Drained, error) { return drained, fails }, state, nil)
-		time.Sleep(time.Hour) // of the bubble: keeps overdue times after the zero time
+		<-time.After(time.Hour) // virtual time: keeps overdue times after the zero time
 		says := func(what, want string) {
 			t.Helper()
 			s := Status{LastHeartbeat: time.Now(), Turned: time.Now(), Late: lateOnes(map[string]*drainer{"emails/1": d})}

@@ -97,13 +97,15 @@ func TestWorkerSaysThatItHangsOnAnyOfItsQueues(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	settling, settle := make(chan struct{}), make(chan struct{})
-	cfg := WorkerConfig{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Group: "g", Block: 100 * time.Millisecond,
+	cfg := WorkerConfig{
+		Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Group: "g", Block: 100 * time.Millisecond,
 		Queues:  []WorkerQueue{{Queue: r.Queue + "-first"}, {Queue: r.Queue}},
 		Handler: func(context.Context, *Message) error { return nil },
 		Settled: func(*Message, Settlement) {
 			close(settling)
 			<-settle
-		}}
+		},
+	}
 	w, err := NewWorker(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -161,7 +161,8 @@ func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue, name string
 
 // partitionsBeyond returns the partitions beyond the count that have keys: a failed growth has prepared them, or a
 // producer has made up their names. One round trip; on a cluster one per server.
-func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue string, counts lua.Counts) ([]string, error) {
+func partitionsBeyond(ctx context.Context, c rueidis.Client, prefix, queue string,
+	counts lua.Counts) ([]string, error) {
 	names := counts.With(lua.MaxPartitions).Names(queue)[counts.Latest():]
 	keys := make([]int64, len(names))
 	questions := make([]view.Question, len(names))

@@ -131,7 +131,8 @@ func (w *worker) drained(ctx context.Context, m *bridge.Message, own spans, root
 	if m.Due.Before(earliest) || ready.Before(earliest) || time.Until(ready) > time.Hour {
 		return nil, false
 	}
-	options := append(make([]trace.SpanStartOption, 0, 5), own.ofDrain, trace.WithTimestamp(m.Due), trace.WithLinks(links...))
+	options := append(make([]trace.SpanStartOption, 0, 5), own.ofDrain, trace.WithTimestamp(m.Due),
+		trace.WithLinks(links...))
 	if root {
 		options = append(options, trace.WithNewRoot())
 	}

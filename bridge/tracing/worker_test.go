@@ -419,8 +419,9 @@ func TestEntryFromTheFutureHasNoDrainSpan(t *testing.T) {
 func TestSpansAreNamedAfterTheQueueOfTheirMessage(t *testing.T) {
 	t.Parallel()
 	provider, spans := memory(t)
-	cfg := tracing.Worker(bridge.WorkerConfig{Queues: []bridge.WorkerQueue{{Queue: "mails"}, {Queue: "orders"}}, Group: "billing",
-		Handler: done}, tracing.Config{Provider: provider})
+	queues := []bridge.WorkerQueue{{Queue: "mails"}, {Queue: "orders"}}
+	cfg := tracing.Worker(bridge.WorkerConfig{Queues: queues, Group: "billing", Handler: done},
+		tracing.Config{Provider: provider})
 	if err := deliver(cfg, t.Context(), message(nil), bridge.Acknowledged); err != nil {
 		t.Fatal(err)
 	}

@@ -79,7 +79,8 @@ func (o *frontOptions) resolve() error {
 	if _, bad := bridge.ParseDurability(o.durability); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	o.admin, o.accounts, o.push = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile), o.pushes.Or(s.Push)
+	o.admin, o.accounts = cmp.Or(o.admin, s.AdminAddr), cmp.Or(o.accounts, s.AdminAccountsFile)
+	o.push = o.pushes.Or(s.Push)
 	o.tls = certs.Files{Cert: cmp.Or(o.tls.Cert, s.HTTPTLSCert), Key: cmp.Or(o.tls.Key, s.HTTPTLSKey),
 		ClientCA: cmp.Or(o.tls.ClientCA, s.HTTPTLSClientCA)}
 	if (o.tls.Cert == "") != (o.tls.Key == "") || o.tls.ClientCA != "" && o.tls.Cert == "" {

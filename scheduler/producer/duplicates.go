@@ -143,7 +143,8 @@ func (s *batchRoute) sightings(ctx context.Context, ms []Message, places map[int
 }
 
 // versions notes the versions of the messages in a partition that a message of another partition is to replace.
-func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message, asked []batchMessage, held []holding) error {
+func (s *batchRoute) versions(ctx context.Context, partition int, ms []Message,
+	asked []batchMessage, held []holding) error {
 	var ids []string
 	var at []int // index in asked
 	for i, one := range asked {

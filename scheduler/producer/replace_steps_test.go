@@ -267,7 +267,8 @@ func (c *contest) inEveryOrder() {
 		return c.inOrder(fmt.Sprint("x", orders), at, order, who, more)
 	}
 	for steps := range all {
-		for _, order := range slices.Concat(interleavings(steps, all), interleavings(all, steps)) { // one dies in its first round
+		// One call dies in its first round.
+		for _, order := range slices.Concat(interleavings(steps, all), interleavings(all, steps)) {
 			try(order, 0, 0)
 		}
 	}
@@ -292,7 +293,8 @@ func (c *contest) inOrder(id string, at time.Time, order []int, who, more int) (
 	for _, partition := range c.before {
 		m := lua.Item{ID: id, When: lua.At(at), Payload: []byte("p"),
 			Meta: lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: keyOf(partition)})}
-		if _, err := lua.Enqueue(c.Context(), c.c, c.keys(partition), lua.Token{}, []lua.Item{m}, lua.Durability{}); err != nil {
+		_, err := lua.Enqueue(c.Context(), c.c, c.keys(partition), lua.Token{}, []lua.Item{m}, lua.Durability{})
+		if err != nil {
 			c.Fatal(err)
 		}
 	}

@@ -379,7 +379,8 @@ func TestAKeyWaitsForTheRegistry(t *testing.T) {
 		key = fmt.Sprint("key-", n)
 	}
 	proxy.CutBeforeForward(never, "HGET")
-	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, func(c *Config) { c.RetryTimeout = 2 * time.Second })
+	impatient := func(c *Config) { c.RetryTimeout = 2 * time.Second }
+	p := newProducer(t, proxy.Client(t, queuetest.WithoutPings), prefix, impatient)
 	results, err := p.ScheduleBatch(t.Context(), queue, []Message{{Key: key, Delay: time.Hour}, {Delay: time.Hour}})
 	if err != nil || !errors.Is(results[0].Err, lua.ErrUnavailable) || errors.Is(results[0].Err, ErrUncertain) {
 		t.Errorf("without the registry: %+v, %v", results, err)
@@ -564,8 +565,8 @@ func TestFirstLookEndsWithTheCallersContext(t *testing.T) {
 	}
 }
 
-// A producer that had rested used the count of its last look, however old, for its next call: after a growth a key was in two
-// partitions, and an ID was taken twice.
+// After a rest a producer used the partition count of its last look, however old. After a growth messages of one key
+// were in two partitions, and an ID was taken twice.
 func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)

@@ -49,7 +49,7 @@ type GroupSight struct {
 	Name       string
 	Consumers  int64
 	Lag        int64
-	Waiting    time.Duration // age of the oldest entry that the group has not read
+	Waiting    time.Duration // age of the oldest unread entry
 	Unread     time.Duration // for how long entries have waited while no consumer read
 	Pending    int64
 	OldestIdle time.Duration  // since the oldest pending entry was delivered or extended

@@ -54,7 +54,7 @@ func (l *look) groups(p place) {
 	}
 }
 
-// waiting checks the entries that a group has not read.
+// waiting checks the unread entries of a group.
 func (l *look) waiting(p place, name string, visibility time.Duration) {
 	l.twice(func(l *look) *Finding {
 		now, entries := l.serverTime(), l.stream(p.keys.Stream)

@@ -212,7 +212,7 @@ func (l *look) unneeded(p place) (unneeded []string) {
 	return unneeded
 }
 
-// bounds returns the first entry that any group holds or has not read, and the last entry that every group has read.
+// bounds returns the first entry that is pending or unread in any group, and the last entry that all groups read.
 func (l *look) bounds(p place, groups []view.GroupInfo) (bound, delivered view.EntryID) {
 	for i, g := range groups {
 		own := g.Last.Next()

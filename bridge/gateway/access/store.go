@@ -85,8 +85,8 @@ func Open(cfg Config) (*Store, error) {
 }
 
 // Authenticate returns the grant of a secret. It uses a cached answer younger than FreshFor, and otherwise asks Redis
-// with one HGET; concurrent callers with the same secret share it. Errors: ErrRefused; for a secret without a cached
-// answer also bridge.ErrUnavailable, bridge.ErrDenied, bridge.ErrWrongType, or that of ctx.
+// with one HGET; concurrent callers with the same secret share it. Errors: ErrRefused. Without a cached answer also:
+// bridge.ErrUnavailable, bridge.ErrDenied, bridge.ErrWrongType, and the error of ctx.
 func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error) {
 	d, ok := digestOf(secret)
 	if !ok {

@@ -19,7 +19,7 @@ const (
 	mostReadBytes = 2 << 20
 )
 
-// ready yields the entries of one partition that the group has not read yet, oldest first.
+// ready yields the unread entries of one partition, oldest first.
 func (c *call) ready(ctx context.Context, keys lua.Keys) iter.Seq2[lua.Entry, error] {
 	return func(yield func(lua.Entry, error) bool) {
 		s, err := view.ReadStream(ctx, c.cfg.Redis.Client, keys.Stream)
@@ -127,7 +127,7 @@ func sized(c *call, n int64) map[string]any {
 	return map[string]any{"namespace": c.namespace, "queue": c.queue, "size": n}
 }
 
-// lag returns how many entries the group has not read yet, expired ones included.
+// lag returns the number of unread entries of the group, including expired ones.
 func (c *call) lag() (int64, error) {
 	stats, err := c.cfg.Admin.Stats(c.ctx, c.name)
 	if err != nil {

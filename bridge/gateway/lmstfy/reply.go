@@ -32,7 +32,8 @@ func failure(status int, text string) error {
 // Config.Reading return it.
 var ErrBusy = errors.New("as many requests are being answered as may be")
 
-var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second, body: map[string]any{"error": ErrBusy.Error()}}
+var errBusy = &failed{status: http.StatusServiceUnavailable, wait: time.Second,
+	body: map[string]any{"error": ErrBusy.Error()}}
 
 var errToken = failure(http.StatusUnauthorized, "invalid token")
 

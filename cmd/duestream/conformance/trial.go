@@ -46,7 +46,7 @@ func newTrial(ctx context.Context, cfg *Config, on *rig, c Case) *trial {
 	return t
 }
 
-// end ends all programs, and returns the first broken rule of those that every case watches.
+// end stops all programs. Every case watches the same rules; end returns the first broken one.
 func (t *trial) end() error {
 	t.dead()
 	t.killAll()

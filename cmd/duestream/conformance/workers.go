@@ -239,7 +239,7 @@ func (t *trial) scheduledBefore(k lua.Keys, now time.Time) string {
 	return fmt.Sprintf("%q is scheduled", strings.ReplaceAll(soon[0], lua.Separator, " "))
 }
 
-// heldBy describes entries that a group has not read or not acknowledged.
+// heldBy describes the entries of a group that are unread or unacknowledged.
 func (t *trial) heldBy(k lua.Keys, groups []string) string {
 	entries, err := view.ReadStream(t.ctx, t.redis.Client, k.Stream)
 	couldNot("XINFO GROUPS", err)
