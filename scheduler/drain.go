@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -94,8 +93,7 @@ func (d *drainer) settle(ctx context.Context, b backoff.BackOff) time.Duration {
 		if ctx.Err() != nil {
 			return untilPoked
 		}
-		d.state.Report(err)
-		d.sawType(errors.Is(err, lua.ErrWrongType))
+		d.report(err)
 		if err != nil {
 			return b.NextBackOff()
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/duestream/duestream/lua"
 )
 
 // Thresholds at which a bridge reports itself unwell.
@@ -59,19 +61,20 @@ func (d *drainer) sawHeld(held bool) {
 	}
 }
 
-func (d *drainer) sawType(wrong bool) {
+// report takes the result of a drain. It holds mu for both facts, so that late never sees the one without the other.
+func (d *drainer) report(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.wrongType = wrong
+	d.wrongType = errors.Is(err, lua.ErrWrongType)
+	d.state.Report(err)
 }
 
 // late reports whether the partition is not drained on time.
 func (d *drainer) late(partition string, now time.Time) (Late, bool) {
 	d.mu.Lock()
-	head, wrongType := d.head, d.wrongType
-	d.mu.Unlock()
-	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: wrongType}
-	if behind := now.Sub(head); !head.IsZero() && behind > LateAfter {
+	defer d.mu.Unlock()
+	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: d.wrongType}
+	if behind := now.Sub(d.head); !d.head.IsZero() && behind > LateAfter {
 		l.By = behind
 	}
 	return l, l.By > 0 || l.Failing != ""

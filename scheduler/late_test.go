@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -77,6 +78,31 @@ func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 			if one.want == "" && one.got != nil || !strings.Contains(got, one.want) {
 				t.Errorf("%s: %v, want %q", name, one.got, one.want)
 			}
+		}
+	}
+}
+
+// A look at the status between the two facts of a failed drain used to call a broken queue late, so that the bridge was
+// unready.
+func TestABrokenQueueIsNeverSeenAsLate(t *testing.T) {
+	t.Parallel()
+	d := newDrainer(nil, &loop.Reporter{Log: slog.New(slog.DiscardHandler), Activity: "drain"}, nil)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range 20_000 {
+			d.report(fmt.Errorf("drain: %w", lua.ErrWrongType))
+			d.report(nil)
+		}
+	}()
+	for {
+		select {
+		case <-ended:
+			return
+		default:
+		}
+		if l, late := d.late("bad", time.Now()); late && !l.WrongType {
+			t.Fatalf("the partition is late, and not broken: %+v", l)
 		}
 	}
 }
