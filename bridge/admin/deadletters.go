@@ -83,11 +83,13 @@ type LetterFilter = deadletter.Filter
 // failed.
 //
 //	type RedriveOptions struct {
-//		Payload *[]byte            // replaces the payload of each; needed for a letter without one
-//		Headers *map[string]string // replaces the headers of each
-//		Delay   time.Duration      // until they are due, counted from when each is redriven
-//		Spread  time.Duration      // each is due at a random moment within so long after that
-//		To      string             // the group that gets them; "" = for each the one it failed in
+//		Payload     *[]byte            // replaces the payload of each; needed for a letter without one
+//		Headers     *map[string]string // replaces the headers of each
+//		Delay       time.Duration      // until they are due, counted from when each is redriven
+//		Spread      time.Duration      // each is due at a random moment within so long after that
+//		To          string             // the group that gets them; "" = for each the one it failed in
+//		MaxAttempts int                // replaces that of each; 0 = keep
+//		Expires     time.Time          // of each, by the server's clock; zero = never
 //		// letters per second, over any time; after a stall at most one second's worth is sent at once; 0 = no limit
 //		Rate   float64
 //		DryRun bool // changes nothing, and counts what would happen

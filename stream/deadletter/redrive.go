@@ -26,11 +26,13 @@ const (
 
 // RedriveOptions control how letters are scheduled again. The zero value: unchanged, at once, as fast as possible.
 type RedriveOptions struct {
-	Payload *[]byte            // replaces the payload of each; needed for a letter without one
-	Headers *map[string]string // replaces the headers of each
-	Delay   time.Duration      // until they are due, counted from when each is redriven
-	Spread  time.Duration      // each is due at a random moment within so long after that
-	To      string             // the group that gets them; "" = for each the one it failed in
+	Payload     *[]byte            // replaces the payload of each; needed for a letter without one
+	Headers     *map[string]string // replaces the headers of each
+	Delay       time.Duration      // until they are due, counted from when each is redriven
+	Spread      time.Duration      // each is due at a random moment within so long after that
+	To          string             // the group that gets them; "" = for each the one it failed in
+	MaxAttempts int                // replaces that of each; 0 = keep
+	Expires     time.Time          // of each, by the server's clock; zero = never
 	// letters per second, over any time; after a stall at most one second's worth is sent at once; 0 = no limit
 	Rate   float64
 	DryRun bool // changes nothing, and counts what would happen
@@ -53,6 +55,9 @@ func (o RedriveOptions) validate() error {
 	if o.To != "" {
 		errs = append(errs, lua.CheckGroup(o.To))
 	}
+	if o.MaxAttempts != 0 {
+		errs = append(errs, lua.CheckMaxAttempts(o.MaxAttempts))
+	}
 	if !(o.Rate >= 0) || math.IsInf(o.Rate, 0) {
 		errs = append(errs, lua.Invalid("rate", fmt.Sprint(o.Rate), "must be a number of letters per second, or 0 for no limit"))
 	}
@@ -65,6 +70,30 @@ func (o RedriveOptions) delay() time.Duration {
 		return o.Delay
 	}
 	return o.Delay + rand.N(o.Spread)
+}
+
+// fields returns the meta that replaces a letter's headers, attempts and expiry; "" = keep them. It returns false if
+// the letter's headers are needed and cannot be read.
+func (o RedriveOptions) fields(l Letter) (meta string, ok bool) {
+	if o.Headers == nil && o.MaxAttempts == 0 && o.Expires.IsZero() {
+		return "", true
+	}
+	headers, attempts := l.Headers, cmp.Or(o.MaxAttempts, l.MaxAttempts)
+	if o.Headers != nil {
+		headers = *o.Headers
+	} else if isUnreadable(l) || lua.CheckHeaders(headers) != nil {
+		return "", false
+	}
+	if lua.CheckMaxAttempts(attempts) != nil {
+		attempts = 0
+	}
+	return cmp.Or(lua.EncodeMeta(headers, attempts, o.Expires), "{}"), true
+}
+
+// isUnreadable reports whether parts of a malformed message are in its letter only as they were found.
+func isUnreadable(l Letter) bool {
+	_, raw := l.Extra[lua.FieldRaw]
+	return l.Reason == lua.ReasonMalformed && (raw || l.Extra[lua.FieldMeta] != "")
 }
 
 // RedriveResult counts the outcomes of a redrive.
@@ -215,16 +244,13 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 		}
 		return err
 	}
-	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload, To: r.options.To}
-	if r.options.Headers != nil {
-		attempts := l.MaxAttempts
-		if lua.CheckMaxAttempts(attempts) != nil {
-			attempts = 0
-		}
-		if one.Fields = lua.EncodeMeta(*r.options.Headers, attempts, time.Time{}); one.Fields == "" {
-			one.Fields = "{}"
-		}
+	fields, ok := r.options.fields(l)
+	if !ok {
+		r.result.count(lua.RedriveUnreadable, group)
+		return nil
 	}
+	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload, To: r.options.To,
+		Fields: fields}
 	b := r.batches[route]
 	if b == nil {
 		b = &redriveBatch{}
@@ -265,11 +291,11 @@ func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group s
 		groups = info.Names()
 		r.groups[partition] = groups
 	}
-	_, raw := l.Extra[lua.FieldRaw]
+	_, readable := r.options.fields(l)
 	switch {
 	case payload == nil:
 		return lua.RedriveNoPayload, nil
-	case l.Reason == lua.ReasonMalformed && r.options.Headers == nil && (raw || l.Extra[lua.FieldMeta] != ""):
+	case !readable, r.options.Headers == nil && isUnreadable(l):
 		return lua.RedriveUnreadable, nil
 	case group != "" && !slices.Contains(groups, group):
 		return lua.RedriveGroupGone, nil

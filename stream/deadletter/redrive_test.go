@@ -210,6 +210,22 @@ func TestRedriveEdits(t *testing.T) {
 
 	e = redrive(RedriveOptions{Headers: new(map[string]string{})})
 	redistest.Want(t, "no headers", fmt.Sprint(e.Headers), "map[]")
+
+	expires := time.UnixMilli(4_000_000_000_000)
+	e = redrive(RedriveOptions{MaxAttempts: 3, Expires: expires})
+	redistest.Want(t, "headers are kept", e.Headers["keep"], "1")
+	redistest.Want(t, "max attempts", e.MaxAttempts, 3)
+	redistest.Want(t, "expires", e.Expires.UTC(), expires.UTC())
+	redistest.Want(t, "fields nobody knows are kept", e.Extra["colour"], "green")
+	_, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{MaxAttempts: -1})
+	redistest.Want(t, "negative", errors.Is(err, lua.ErrInvalid), true)
+
+	r.Do("XADD", r.Keys.Dead, "*", "id", "a", "payload", "old", "h:keep", "\xff", "group", "g")
+	for _, dry := range []bool{true, false} {
+		o := RedriveOptions{MaxAttempts: 3, DryRun: dry}
+		got, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, o)
+		redistest.Want(t, "headers that are no text", fmt.Sprint(got, err), fmt.Sprint(RedriveResult{Unreadable: 1}, nil))
+	}
 }
 
 func TestRedriveOfALostBodyNeedsAPayload(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // isDead reports whether a dead letter is also one by lmstfy's rules. A job that died after its ttl had ended is not.
@@ -94,9 +95,8 @@ func (c *call) limit() (int64, error) {
 	return n, nil
 }
 
-// respawn schedules dead jobs again, with one try and a ttl from now. A dead letter of another program that is
-// invalid as a message stays, and does not count. After half of the request's time it stops and answers with the
-// count so far.
+// respawn schedules dead jobs again, with one try and a ttl from now. Dead letters that cannot be respawned stay, and
+// do not count. After half of the request's time it stops and answers with the count so far.
 func respawn(c *call) (int, any, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -106,24 +106,22 @@ func respawn(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	done, late := 0, time.Now().Add(c.cfg.Timeout/2)
+	done, late := int64(0), time.Now().Add(c.cfg.Timeout/2)
 	for l, err := range c.letters(c.ctx, c.name) {
-		ok := false
-		if err == nil {
-			ok, err = c.respawnOne(l, time.Duration(min(ttl, math.MaxUint32))*time.Second)
-		}
-		if errors.Is(err, bridge.ErrInvalid) {
-			c.log.Warn("a dead letter cannot be respawned, and stays", slog.String("queue", c.name),
-				slog.String("entry", l.Letter), slog.Any("error", err))
-			continue
-		}
 		if err != nil {
 			return 0, nil, err
 		}
-		if ok {
+		ok, err := c.respawnOne(l, time.Duration(min(ttl, math.MaxUint32))*time.Second)
+		switch {
+		case errors.Is(err, bridge.ErrInvalid):
+			c.log.Warn("a dead letter cannot be respawned, and stays", slog.String("queue", c.name),
+				slog.String("entry", l.Letter), slog.Any("error", err))
+		case err != nil:
+			return 0, nil, err
+		case ok:
 			done++
 		}
-		if limit--; limit == 0 || time.Now().After(late) {
+		if done == limit || time.Now().After(late) {
 			break
 		}
 	}
@@ -133,41 +131,33 @@ func respawn(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"count": done, "msg": "respawned"}, nil
 }
 
-const respawnDelay = 5 * time.Second
-
-// respawnOne schedules the job first, with a delay, so that it cannot be lost. Then it purges the dead letter. If
-// this call purged it, the job becomes ready; if not, the job is cancelled. Of two concurrent calls for one letter,
-// one finds the job scheduled already or the letter gone.
+// respawnOne redrives a dead letter. It returns false if another call has redriven or purged it. ErrInvalid: the letter
+// cannot be respawned.
 func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
-	now, err := c.clock.now(c.ctx)
-	if err != nil {
-		return false, err
+	if l.ID != "" && lua.CheckID(l.ID) != nil {
+		return false, lua.CheckID(l.ID)
 	}
-	m := bridge.NewMessage{ID: l.ID, Payload: l.Payload, Headers: l.Headers, MaxAttempts: 1, Delay: respawnDelay,
-		Key: l.Extra[lua.FieldKey]}
+	o := admin.RedriveOptions{MaxAttempts: 1}
 	if ttl > 0 {
-		m.Expires = now.Add(ttl)
+		now, err := c.clock.now(c.ctx)
+		if err != nil {
+			return false, err
+		}
+		o.Expires = now.Add(ttl)
 	}
-	receipt, err := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(to *bridge.NewMessage) { *to = m })
-	if errors.Is(err, bridge.ErrDuplicate) {
-		return false, nil
+	redrive := func() (admin.RedriveResult, error) {
+		return c.cfg.Admin.DeadLetters().Redrive(c.ctx, c.name, []string{l.Letter}, o)
 	}
-	if err != nil {
-		return false, err
+	result, err := redrive()
+	if err == nil && result.GroupGone > 0 { // a consumer would make it as well
+		if _, err = stream.EnsureGroup(c.ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, Group); err == nil {
+			result, err = redrive()
+		}
 	}
-	n, err := c.cfg.Admin.DeadLetters().Purge(c.ctx, c.name, []string{l.Letter})
-	if err != nil {
-		return false, err
+	if err == nil && result.Left() > 0 {
+		err = lua.Invalid("letter", l.Letter, "must have its data, readable headers, and its group")
 	}
-	if n == 0 {
-		err = c.cfg.Client.Cancel(c.ctx, c.name, receipt.ID)
-	} else {
-		_, err = c.cfg.Client.Reschedule(c.ctx, c.name, receipt.ID, bridge.In(0))
-	}
-	if errors.Is(err, bridge.ErrNotScheduled) {
-		err = nil
-	}
-	return n > 0, err
+	return err == nil && result.Scheduled > 0, err
 }
 
 func deleteDead(c *call) (int, any, error) {
