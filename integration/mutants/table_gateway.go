@@ -33,6 +33,18 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestAPollSeesTheMasterThatComesBack", "./stream/pull"},
 	},
 	{
+		name: "who waits keeps the partitions of the beginning", file: "stream/pull/wait.go",
+		old:  "\tw.takeUpPartitions()\n",
+		new:  "",
+		test: []string{"-run", "TestWhoWaitsReadsThePartitions", "./stream/pull"},
+	},
+	{
+		name: "who waits keeps the settings of the beginning", file: "stream/pull/wait.go",
+		old:  "\t\t\tp.renew(ctx)\n",
+		new:  "",
+		test: []string{"-run", "TestWhoWaitsIsGivenMessagesByTheSettings", "./stream/pull"},
+	},
+	{
 		name: "a token holds an ID that is not UTF-8", file: "stream/pull/token.go",
 		old:  "len(s) > lua.MaxIDBytes || !utf8.ValidString(s)",
 		new:  "len(s) > lua.MaxIDBytes || s == \"\\x00\" && !utf8.ValidString(s)",

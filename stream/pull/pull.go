@@ -223,9 +223,10 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 			if len(found) == 0 {
 				since = time.Now()
 			}
-			got, err := p.receive(ctx, r, l, r.Count-len(found))
+			given := l.source.lease(r)
+			got, err := p.receive(ctx, r, l, given, r.Count-len(found))
 			p.leave(l, latest, got, err)
-			own := p.own(ctx, r, l, got.Entries)
+			own := p.own(ctx, r, l, given, got.Entries)
 			for i := range own {
 				bytes += len(own[i].Payload)
 			}
@@ -253,12 +254,12 @@ func (p *Puller) try(ctx context.Context, r *Request, lines []*line) (found []De
 	return found, joined(errs)
 }
 
-func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (lua.Received, error) {
+func (p *Puller) receive(ctx context.Context, r *Request, l *line, given lease, limit int) (lua.Received, error) {
 	// If nobody waited for the reply, its deliveries would be lost until they are reclaimed.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.CallTimeout)
 	defer cancel()
 	receive := func() (lua.Received, error) {
-		return lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, l.source.within(r), l.source.visibility(), limit)
+		return lua.Receive(ctx, p.cfg.Client, l.keys, r.Group, p.cfg.Consumer, given.within, given.visibility, limit)
 	}
 	got, err := receive()
 	if errors.Is(err, lua.ErrNoGroup) {
@@ -273,7 +274,7 @@ func (p *Puller) receive(ctx context.Context, r *Request, l *line, limit int) (l
 }
 
 // own returns the deliveries for this group, and acknowledges the others.
-func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Entry) []Delivery {
+func (p *Puller) own(ctx context.Context, r *Request, l *line, given lease, entries []lua.Entry) []Delivery {
 	var found []Delivery
 	var foreign []lua.Held
 	for _, e := range entries {
@@ -281,7 +282,7 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, entries []lua.Ent
 			foreign = append(foreign, lua.Held{Entry: e.EntryID, Key: e.Extra[lua.FieldKey]})
 			continue
 		}
-		d := Delivery{Within: l.source.within(r), Message: stream.Delivered(e, l.source.queue, l.partition, r.Group)}
+		d := Delivery{Within: given.within, Message: stream.Delivered(e, l.source.queue, l.partition, r.Group)}
 		d.Message.Consumer = p.cfg.Consumer
 		d.Token = tokenOf(&d.Message)
 		found = append(found, d)

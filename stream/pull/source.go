@@ -50,11 +50,15 @@ func (s *source) settings() stream.Policy {
 
 func (s *source) visibility() time.Duration { return s.settings().VisibilityTimeout }
 
-func (s *source) within(r *Request) time.Duration {
-	if visibility := s.visibility(); r.Within == 0 || r.Within > visibility {
-		return visibility
+// lease is the time of a delivery, and the visibility timeout that it was taken from.
+type lease struct{ within, visibility time.Duration }
+
+func (s *source) lease(r *Request) lease {
+	visibility := s.visibility()
+	if r.Within == 0 || r.Within > visibility {
+		return lease{visibility, visibility}
 	}
-	return r.Within
+	return lease{r.Within, visibility}
 }
 
 // lookWait is the time limit of a look for a queue's settings if there are other queues to receive from, or older
@@ -222,6 +226,11 @@ func (p *Puller) read(ctx context.Context, s *source, queue, group string) (*sou
 	if s = p.sources[key]; s == nil {
 		s = &source{queue: queue, group: group}
 		p.sources[key] = s
+	}
+	if grown := len(s.lines); 0 < grown && grown < counts.Latest() {
+		for _, w := range s.lines[0].waiters { // they take up the new partitions
+			loop.Poke(w.wake)
+		}
 	}
 	for i := len(s.lines); i < counts.Latest(); i++ {
 		l := &line{source: s, partition: i, news: true, used: time.Now(),

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/tail"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 const (
@@ -38,6 +39,11 @@ func (p *Puller) Run(ctx context.Context) {
 	reading.Go(func() {
 		for loop.Sleep(ctx, tick) {
 			p.revisit(ctx)
+		}
+	})
+	reading.Go(func() {
+		for loop.Sleep(ctx, stream.PolicyInterval) {
+			p.renew(ctx)
 		}
 	})
 	for loop.Sleep(ctx, tick) {
@@ -155,6 +161,7 @@ func (p *Puller) enlist(w *waiter) (news bool) {
 	default:
 	}
 	w.waited = true
+	w.takeUpPartitions()
 	for _, l := range w.lines {
 		if l.news {
 			return true
