@@ -184,8 +184,17 @@ func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string
 	}
 }
 
-// Occurrence is an occurrence to plan. At is its time, which names its message. Due is when the message is due.
-type Occurrence struct{ At, Due time.Time }
+// Occurrence is an occurrence to plan. At is its time, which names its message. Due is when the message is due. Taken:
+// another partition has a message with its ID, so that the occurrence counts as planned and is not added.
+type Occurrence struct {
+	At, Due time.Time
+	Taken   bool
+}
+
+// OccurrenceID returns the ID of the message of an occurrence.
+func OccurrenceID(name string, at time.Time) string {
+	return name + "@" + strconv.FormatInt(at.UnixMilli(), 10)
+}
 
 // MaxPlanned is how many occurrences one call plans.
 const MaxPlanned = 100
@@ -196,7 +205,11 @@ func PlanOccurrences(ctx context.Context, c rueidis.Client, k Keys, name, before
 	meta string, occurrences []Occurrence) (ok bool, plan string, err error) {
 	args := []string{name, before, spansText(spans), rueidis.BinaryString(payload), meta}
 	for _, o := range occurrences {
-		args = append(args, strconv.FormatInt(o.At.UnixMilli(), 10), strconv.FormatInt(o.Due.UnixMilli(), 10))
+		due := o.Due.UnixMilli()
+		if o.Taken {
+			due = 0
+		}
+		args = append(args, strconv.FormatInt(o.At.UnixMilli(), 10), strconv.FormatInt(due, 10))
 	}
 	list, err := planScript.list(ctx, c, k.ofRecurrences(k.Wake), append(args, k.Actor), 2)
 	if err != nil {

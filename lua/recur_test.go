@@ -31,7 +31,7 @@ func (b *rig) plan(name, before string, ahead ...int64) (plan string, ok bool) {
 	b.Helper()
 	now, all := b.now(), []Occurrence(nil)
 	for _, ms := range ahead {
-		all = append(all, Occurrence{time.UnixMilli(now + ms), time.UnixMilli(now + ms)})
+		all = append(all, Occurrence{At: time.UnixMilli(now + ms), Due: time.UnixMilli(now + ms)})
 	}
 	ok, plan, err := PlanOccurrences(b.ctx, b.c, b.k, name, before, upTo(all[len(all)-1].At), []byte("p"), `{"h:a":"b"}`, all)
 	if err != nil {
@@ -321,7 +321,7 @@ func TestMuchIsTakenBackInSteps(t *testing.T) {
 		var all []Occurrence
 		for i := range n {
 			at := time.UnixMilli(b.now() + int64(60_000+1000*i))
-			all = append(all, Occurrence{at, at})
+			all = append(all, Occurrence{At: at, Due: at})
 		}
 		ok, plan, err := PlanOccurrences(b.ctx, b.c, b.k, "r", b.recur("r", anySpec), upTo(all[n-1].At), make([]byte, size), "",
 			all)

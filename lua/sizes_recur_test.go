@@ -41,7 +41,7 @@ func (o *ordeal) plan() {
 	var all []Occurrence
 	for i := range o.number("occurrences", 0, MaxPlanned) {
 		at := time.UnixMilli(o.b.now() + int64(1000*(i+300)))
-		all = append(all, Occurrence{at, at})
+		all = append(all, Occurrence{At: at, Due: at})
 	}
 	_, _, err := PlanOccurrences(o.b.ctx, o.scale, o.b.k, "r", before, upTo(time.UnixMilli(o.b.now())), []byte("p"), "", all)
 	o.must(err)

@@ -246,7 +246,7 @@ func calls() []call {
 		}},
 		{planScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {
 			_, _, err := PlanOccurrences(b.ctx, b.c, b.k, "r", "v t 3-3 1 3", upTo(time.UnixMilli(4)), []byte("p"), `{"h:a":"b"}`,
-				[]Occurrence{{time.UnixMilli(4), time.UnixMilli(4)}})
+				[]Occurrence{{At: time.UnixMilli(4), Due: time.UnixMilli(4)}})
 			return err
 		}},
 		{runRecurrenceScript, queue(func(k Keys) []string { return k.ofRecurrences(k.Wake) }), func(b *rig) error {

@@ -9,6 +9,12 @@ var recurrenceMutants = []mutant{
 		test: []string{"-run", "TestAnOccurrenceIsPlannedOnce|TestManyPlanners", "./lua", "./scheduler/planner"},
 	},
 	{
+		name: "a planner plans beside a message of another partition", file: "scheduler/planner/partitions.go",
+		old:  "asked[i].Taken = true",
+		new:  "asked[i].Taken = false",
+		test: []string{"-run", "TestAMessageOfAnyPartitionTakesThePlace", "./scheduler/planner"},
+	},
+	{
 		name: "a removed recurrence is planned", file: "lua/plan.lua",
 		old:  "if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end",
 		new:  "if known ~= before then return {0, known} end",

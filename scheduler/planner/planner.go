@@ -60,7 +60,8 @@ type Change struct {
 }
 
 // Put writes a recurrence, or replaces the one of this name, and plans its next occurrence. ErrInvalid;
-// lua.ErrOldBridge while a live bridge does not know recurrences. Four round trips. Harmless to repeat.
+// lua.ErrOldBridge while a live bridge does not know recurrences. Five round trips, and one more for a queue with
+// several partitions. Harmless to repeat.
 func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -94,6 +95,7 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 // planFirst plans the next occurrence. It ignores errors, because a bridge does the same within seconds.
 func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
 	q := p.Queue(s.Queue)
+	q.counts, _ = lua.ReadCounts(ctx, p.client, lua.NewGlobals(p.prefix), s.Queue)
 	it := newItem(s.Queue, s.Name, text)
 	if now, err := p.now(ctx, s.Queue); err == nil && it.take(r.Plan) {
 		_ = q.plan(ctx, it, now)

@@ -37,6 +37,7 @@ type Queue struct {
 	p        *Planner
 	name     string
 	keys     lua.Keys
+	counts   lua.Counts // of its partitions; nil = the registry has not answered yet
 	revision string
 	count    int64
 	read     time.Time // local time at which all specs were read; zero = never
@@ -113,8 +114,12 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	c := q.p.client
 	replies := c.DoMulti(call, c.B().Time().Build().SetSlot(q.keys.Due),
-		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build())
+		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build(),
+		c.B().Hget().Key(lua.NewGlobals(q.p.prefix).Queues).Field(q.name).Build())
 	cancel()
+	if counts, err := replies[3].ToString(); err == nil || rueidis.IsRedisNil(err) { // else the last ones hold
+		q.counts = q.counts.With(lua.ParseCounts(counts)...)
+	}
 	words, err := replies[0].AsStrSlice()
 	revision, unread := replies[1].ToString()
 	if rueidis.IsRedisNil(unread) {
@@ -313,6 +318,11 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 	for i, at := range d.occurrences {
 		all[i] = lua.Occurrence{At: at, Due: spec.Due(at)}
 	}
+	if err := q.markTaken(ctx, it.name, all, now); err != nil {
+		return err
+	}
+	call, cancel = context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
 	done, plan, err := lua.PlanOccurrences(call, q.p.client, q.keys, it.name, it.planText, d.through(), spec.Payload, meta, all)
 	if err != nil {
 		return err

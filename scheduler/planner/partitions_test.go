@@ -1,0 +1,91 @@
+package planner
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/queuetest"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/scheduler/recurrence"
+)
+
+// A user schedules a message with the ID of the occurrence that is planned next, to replace its payload. In a queue
+// with partitions it is in the partition of its ID or key. The occurrence used to be planned in partition 0 as well,
+// and both were delivered.
+func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"the client that adds the recurrence", "a bridge"} {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			queuetest.PublishCount(t, b.Client, b.Prefix, b.Rig.Queue, 4)
+			spec := recurrence.Spec{Every: 240 * time.Hour, Count: 1, Payload: []byte("planned")}
+			b.put(spec)
+			id := b.scheduled()[0]
+			if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
+				t.Fatal(err)
+			}
+			enqueueOwn := func() {
+				t.Helper()
+				own := []lua.Item{{ID: id, When: lua.After(time.Hour), Payload: []byte("own")}}
+				_, err := lua.Enqueue(t.Context(), b.Client, b.Part(2).Keys, lua.Token{}, own, lua.Durability{})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if by == "a bridge" {
+				b.put(spec)
+				b.Do("DEL", b.Keys.Due, b.Keys.Payload)
+				b.remember(b.clock().Add(-time.Minute))
+				p := b.remembered()
+				p.Used = 0
+				b.Do("HSET", b.Keys.Planned, "r", p.String())
+				enqueueOwn()
+				b.pass(b.fresh())
+			} else {
+				enqueueOwn()
+				b.put(spec)
+			}
+			redistest.Want(t, "scheduled in partition 0", strings.Join(b.scheduled(), " "), "")
+			redistest.Want(t, "occurrences used", b.remembered().Used, 1)
+			redistest.Want(t, "remembered", strings.Join(b.remembered().Recent, " "), "")
+			b.pass(b.fresh())
+			redistest.Want(t, "scheduled in partition 0 later", strings.Join(b.scheduled(), " "), "")
+			if _, err := b.Remove(t.Context(), b.Rig.Queue, "r"); err != nil {
+				t.Fatal(err)
+			}
+			redistest.Want(t, "messages of the user", b.Number("ZCARD", b.Part(2).Keys.Due), int64(1))
+		})
+	}
+}
+
+// A partition that does not answer may hold the message of a user. An occurrence waits for it while there is time, and
+// is never late.
+func TestAPartitionThatDoesNotAnswerMakesNoOccurrenceLate(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		every time.Duration
+		waits bool
+	}{"far": {240 * time.Hour, true}, "near": {time.Second, false}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.put(recurrence.Spec{Every: c.every})
+			b.Do("DEL", b.Keys.Due, b.Keys.Payload)
+			b.remember(b.clock())
+			queuetest.PublishCount(t, b.Client, b.Prefix, b.Rig.Queue, 4)
+			broken := b.Part(3).Keys.Due
+			b.Do("SET", broken, "no sorted set")
+			q := b.fresh()
+			_, err := q.Pass(t.Context())
+			redistest.Want(t, "is refused", errors.Is(err, lua.ErrWrongType), c.waits)
+			redistest.Want(t, "nothing is planned", len(b.scheduled()) == 0, c.waits)
+			b.Do("DEL", broken)
+			b.pass(q)
+			redistest.Want(t, "nothing is planned when it answers", len(b.scheduled()) == 0, false)
+		})
+	}
+}
