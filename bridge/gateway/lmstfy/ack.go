@@ -22,8 +22,12 @@ func (c *call) finish(name, id string) error {
 	if lua.CheckID(id) != nil {
 		return nil // no such job can exist
 	}
-	if token, ok := c.held.take(name, id); ok {
-		if won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{token}); err != nil || won[0] {
+	if one, ok := c.held.take(name, id); ok {
+		won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{one.token})
+		if err != nil {
+			c.held.putBack(jobKey{name, id}, one)
+		}
+		if err != nil || won[0] {
 			return err
 		}
 	}

@@ -24,9 +24,15 @@ type held struct {
 
 type given struct {
 	token  pull.Token
-	until  time.Time
-	frozen bool // the end of its ttr uses up no try
+	until  time.Time // when its ttr ends
+	frozen bool      // the end of its ttr uses up no try
+	again  time.Time // when to take it back after that failed; zero = it was not tried
 }
+
+const (
+	failAgain  = time.Second // pause after a job could not be taken back
+	failAtMost = time.Minute // for so long after the end of its ttr; then sweep alone does it
+)
 
 func (h *held) add(queue, id string, token pull.Token, within time.Duration, frozen bool) {
 	h.mu.Lock()
@@ -35,30 +41,47 @@ func (h *held) add(queue, id string, token pull.Token, within time.Duration, fro
 		h.jobs = map[jobKey]given{}
 	}
 	if len(h.jobs) < mostKnown { // otherwise sweep takes the job back
-		h.jobs[jobKey{queue, id}] = given{token, time.Now().Add(within), frozen}
+		h.jobs[jobKey{queue, id}] = given{token: token, until: time.Now().Add(within), frozen: frozen}
 	}
 }
 
-// take removes a job and returns its token.
-func (h *held) take(queue, id string) (pull.Token, bool) {
+// take removes a job and returns it. The caller puts it back if its settlement fails.
+func (h *held) take(queue, id string) (given, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one, ok := h.jobs[jobKey{queue, id}]
 	delete(h.jobs, jobKey{queue, id})
-	return one.token, ok
+	return one, ok
+}
+
+// putBack adds a job that was removed, unless it was delivered again meanwhile.
+func (h *held) putBack(key jobKey, one given) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, newer := h.jobs[key]; !newer && len(h.jobs) < mostKnown {
+		h.jobs[key] = one
+	}
 }
 
 // overdue removes and returns the jobs whose ttr has ended.
-func (h *held) overdue(now time.Time) (all []given) {
+func (h *held) overdue(now time.Time) map[jobKey]given {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	all := map[jobKey]given{}
 	for key, one := range h.jobs {
-		if now.After(one.until) {
-			all = append(all, one)
+		if now.After(one.until) && now.After(one.again) {
+			all[key] = one
 			delete(h.jobs, key)
 		}
 	}
 	return all
+}
+
+func (h *held) has(queue, id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, ok := h.jobs[jobKey{queue, id}]
+	return ok
 }
 
 // acked holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the middle
@@ -127,16 +150,26 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-func (s *Server) expire(ctx context.Context, all []given) {
-	for _, one := range all {
-		end := errTTR
-		if one.frozen {
-			end = bridge.Release(nil)
-		}
-		if _, err := s.cfg.Puller.Fail(ctx, []pull.Token{one.token}, []error{end}); err != nil && ctx.Err() == nil {
-			s.log.Debug("a job could not be taken back yet", slog.Any("error", err)) // sweep takes it back later
+// expire takes jobs back. A job for which that fails is held again.
+func (s *Server) expire(ctx context.Context, all map[jobKey]given) {
+	for key, one := range all {
+		if s.takeBack(ctx, one) != nil && time.Since(one.until) < failAtMost {
+			one.again = time.Now().Add(failAgain)
+			s.held.putBack(key, one)
 		}
 	}
+}
+
+func (s *Server) takeBack(ctx context.Context, one given) error {
+	end := errTTR
+	if one.frozen {
+		end = bridge.Release(nil)
+	}
+	_, err := s.cfg.Puller.Fail(ctx, []pull.Token{one.token}, []error{end})
+	if err != nil && ctx.Err() == nil {
+		s.log.Debug("a job could not be taken back yet", slog.Any("error", err))
+	}
+	return err
 }
 
 // each calls do for every queue with a name of this API's form.
@@ -152,18 +185,18 @@ func (s *Server) each(ctx context.Context, do func(ctx context.Context, name str
 	}
 }
 
-// sweep takes back jobs that no gateway watches any more. An entry is delivered with an idle time of MaxTTR minus its
-// ttr, so an idle time above MaxTTR means that its ttr has ended.
+// sweep takes back jobs that no gateway watches any more, and leaves those of this gateway to expire. An entry is
+// delivered with an idle time of MaxTTR minus its ttr, so an idle time above MaxTTR means that its ttr has ended.
 func (s *Server) sweep(ctx context.Context, name string) {
 	list, err := s.cfg.Admin.Pending(ctx, name, Group, admin.PendingFilter{MinIdle: MaxTTR + time.Second}, mostSwept)
 	if err != nil {
 		return // most likely there is no such group
 	}
-	var all []given
 	for _, one := range list {
-		all = append(all, given{token: ticket(name, one.Partition, one.Entry, one.ID)})
+		if !s.held.has(name, one.ID) {
+			_ = s.takeBack(ctx, given{token: ticket(name, one.Partition, one.Entry, one.ID)}) // else the next sweep does it
+		}
 	}
-	s.expire(ctx, all)
 }
 
 // clear purges the dead letters of expired jobs, which this API does not show.

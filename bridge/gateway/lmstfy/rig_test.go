@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	official "github.com/bitleak/lmstfy/client"
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
@@ -38,25 +40,92 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	server := redistest.Shared(t)
 	rig := newRigAt(t, server.URL(), server.Prefix(t))
-	b, err := bridge.NewBridge(bridge.Config{Redis: rig.r, Prefix: rig.prefix, AnyServer: true})
+	rig.bridge(rig.r)
+	return rig
+}
+
+// bridge runs a bridge until the end of the test.
+func (r *rig) bridge(redis *bridge.Redis) {
+	r.t.Helper()
+	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Prefix: r.prefix, AnyServer: true})
 	if err != nil {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = b.Run(ctx) })
-	t.Cleanup(func() { stop(); running.Wait() })
-	return rig
+	r.t.Cleanup(func() { stop(); running.Wait() })
 }
 
 func newRigAt(t *testing.T, url, prefix string) *rig {
 	t.Helper()
-	rig := &rig{t: t, prefix: prefix}
-	var err error
-	if rig.r, err = bridge.Dial(t.Context(), url); err != nil {
+	return newRigOf(t, dial(t, url), prefix)
+}
+
+func dial(t *testing.T, url string) *bridge.Redis {
+	t.Helper()
+	redis, err := bridge.Dial(t.Context(), url)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(rig.r.Close)
+	t.Cleanup(redis.Close)
+	return redis
+}
+
+// faulty is a client whose commands a test may delay or refuse.
+type faulty struct {
+	rueidis.Client
+	mu     sync.Mutex
+	before func(ctx context.Context, words []string) error // called before each command; nil = none
+}
+
+// newFaultyRig returns a rig whose gateways use a faulty client. Its bridge uses another one.
+func newFaultyRig(t *testing.T) (*rig, *faulty) {
+	t.Helper()
+	server := redistest.Shared(t)
+	redis := dial(t, server.URL())
+	f := &faulty{Client: redis.Client}
+	redis.Client = f
+	rig := newRigOf(t, redis, server.Prefix(t))
+	rig.bridge(dial(t, server.URL()))
+	return rig, f
+}
+
+func (f *faulty) set(before func(ctx context.Context, words []string) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = before
+}
+
+func (f *faulty) ask(ctx context.Context, cmd rueidis.Completed) error {
+	f.mu.Lock()
+	before := f.before
+	f.mu.Unlock()
+	if before == nil {
+		return nil
+	}
+	return before(ctx, cmd.Commands())
+}
+
+func (f *faulty) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if err := f.ask(ctx, cmd); err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	return f.Client.Do(ctx, cmd)
+}
+
+func (f *faulty) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	for _, cmd := range all {
+		if err := f.ask(ctx, cmd); err != nil {
+			return slices.Repeat([]rueidis.RedisResult{rueidis.NewErrorResult(err)}, len(all))
+		}
+	}
+	return f.Client.DoMulti(ctx, all...)
+}
+
+func newRigOf(t *testing.T, redis *bridge.Redis, prefix string) *rig {
+	t.Helper()
+	rig := &rig{t: t, r: redis, prefix: prefix}
 	rig.op = admin.New(rig.r, prefix)
 	rig.token = rig.allow("ns", access.Verbs(), "ns:*")
 	rig.base, _ = rig.listen()

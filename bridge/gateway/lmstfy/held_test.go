@@ -1,0 +1,85 @@
+package lmstfy_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// settles reports whether a command is a script for a queue's entries.
+func settles(words []string, stream string) bool {
+	return strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, stream)
+}
+
+// A job whose acknowledgement failed is still watched by its gateway. Regression: the gateway forgot it, and a bridge
+// took it back and counted a try: with one try it was dead, although its tries were frozen.
+func TestAJobIsWatchedAfterItsAcknowledgementFailed(t *testing.T) {
+	t.Parallel()
+	r, f := newFaultyRig(t)
+	id := r.publish("q", "x", 60, 1, 0)
+	if job, err := r.ConsumeWithFreezeTries("q", 3, 10); err != nil || job == nil {
+		t.Fatal(job, err)
+	}
+	stream := lua.NewKeys(r.prefix, "ns:q").Stream
+	f.set(func(ctx context.Context, words []string) error { // Redis hangs
+		if settles(words, stream) {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	})
+	ctx, hangUp := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer hangUp()
+	req, err := http.NewRequestWithContext(ctx, "DELETE", r.base+"/api/ns/q/job/"+id, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Token", r.token)
+	if res, err := r.transport.RoundTrip(req); err == nil {
+		t.Error("acknowledged", res.Status, res.Body.Close())
+	}
+	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
+		n := r.answering.Load()
+		return n == 0, fmt.Sprint(n, " requests are being answered")
+	})
+	f.set(nil)
+	job, failed := r.ConsumeWithFreezeTries("q", 60, 30)
+	if failed != nil || job == nil || job.ID != id || job.RemainTries != 1 {
+		t.Fatalf("after its ttr: %+v %v", job, failed)
+	}
+	r.ok(r.Ack("q", id))
+	r.dead("q", 0)
+}
+
+// A job that could not be taken back after its ttr is taken back a second later. Regression: as above.
+func TestAJobIsTakenBackAgainAfterThatFailed(t *testing.T) {
+	t.Parallel()
+	r, f := newFaultyRig(t)
+	id := r.publish("q", "x", 60, 1, 0)
+	stream, refused := lua.NewKeys(r.prefix, "ns:q").Stream, atomic.Int64{}
+	if job, err := r.ConsumeWithFreezeTries("q", 1, 10); err != nil || job == nil {
+		t.Fatal(job, err)
+	}
+	f.set(func(_ context.Context, words []string) error {
+		if settles(words, stream) {
+			refused.Add(1)
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) { return refused.Load() > 0, "taken back" })
+	f.set(nil)
+	job, failed := r.ConsumeWithFreezeTries("q", 60, 30)
+	if failed != nil || job == nil || job.ID != id || job.RemainTries != 1 {
+		t.Fatalf("after its ttr: %+v %v", job, failed)
+	}
+	r.ok(r.Ack("q", id))
+	r.dead("q", 0)
+}
