@@ -26,8 +26,8 @@ func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 	circuitOf := func(target Target) *circuit {
 		t.Helper()
 		g.set(target)
-		if err := r.look(ctx); err != nil {
-			t.Fatal(err)
+		if away, err := r.look(ctx); err != nil || away != nil {
+			t.Fatal(away, err)
 		}
 		return r.running[at].circuit
 	}

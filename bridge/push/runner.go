@@ -59,6 +59,7 @@ type Runner struct {
 	cfg      Config
 	store    *Store
 	state    loop.Reporter
+	away     loop.Reporter // of masters of a cluster, while others can be reached
 	resolver *net.Resolver // nil = the system's
 
 	lines sync.WaitGroup
@@ -67,6 +68,7 @@ type Runner struct {
 	workers map[*bridge.Worker]place // the running workers
 
 	// Used by Run's goroutine only.
+	queues  []string // registered at the last look at the registry
 	running map[place]*line
 	broken  map[place]string // stored text of each invalid target that was logged
 }
@@ -99,11 +101,13 @@ func NewRunner(cfg Config) (*Runner, error) {
 		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix), running: map[place]*line{}, broken: map[place]string{},
 		workers: map[*bridge.Worker]place{},
 		state:   loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks"},
+		away:    loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks of some masters of the cluster"},
 	}, nil
 }
 
-// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error,
-// because the others are served. Ready does not touch Redis.
+// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error, nor is a
+// master of a cluster that is away and has messages of no target, because the others are served. Ready does not touch
+// Redis.
 func (r *Runner) Ready() error {
 	var errs []error
 	if why := r.state.Trouble(); why != "" {
@@ -146,39 +150,63 @@ func (r *Runner) works(w *bridge.Worker, at place) (ended func()) {
 func (r *Runner) Run(ctx context.Context) error {
 	loop.Every(ctx, func() time.Duration { return r.cfg.LookInterval }, loop.NewBackoff(maxBackoff), nil,
 		func(ctx context.Context) error {
-			err := r.look(ctx)
+			away, err := r.look(ctx)
 			if ctx.Err() == nil {
 				r.state.Report(err)
 			}
-			return err
+			if ctx.Err() == nil && err == nil {
+				r.away.Report(away)
+			}
+			return cmp.Or(err, away)
 		})
 	r.lines.Wait()
 	return nil
 }
 
-// look reads the targets, and starts, changes or stops their services to match. If reading fails, all go on unchanged.
-func (r *Runner) look(ctx context.Context) error {
-	found, err := r.store.all(ctx, r.known())
-	if err != nil {
-		return err
+// look reads the targets, and starts, changes or stops their services to match. What cannot be read goes on unchanged.
+// away is set instead of err if only some masters of a cluster cannot be reached: the queues of the others are served.
+func (r *Runner) look(ctx context.Context) (away, err error) {
+	queues, failed := r.store.queues(ctx)
+	if failed == nil {
+		r.queues = queues
+	} else if len(r.queues) == 0 {
+		return nil, failed
+	}
+	found := r.store.all(ctx, r.queues, r.known())
+	r.follow(ctx, found)
+	temporary := failed == nil || lua.Temporary(failed)
+	for _, err := range found.unread {
+		temporary = temporary && lua.Temporary(err)
+	}
+	err = cmp.Or(failed, found.err())
+	if temporary && r.store.isCluster() && len(found.unread) < len(r.queues) {
+		return err, nil
+	}
+	return nil, err
+}
+
+// follow starts, changes and stops services to match what was found.
+func (r *Runner) follow(ctx context.Context, found targets) {
+	isGone := func(at place) bool {
+		_, there := found.texts[at]
+		return !there && found.unread[at.queue] == nil
 	}
 	for at, one := range r.running {
-		if _, there := found[at]; !there {
+		if isGone(at) {
 			one.stop()
 			delete(r.running, at)
 		}
 	}
 	for at := range r.broken {
-		if _, there := found[at]; !there {
+		if isGone(at) {
 			delete(r.broken, at)
 		}
 	}
-	for at, text := range found {
+	for at, text := range found.texts {
 		if one := r.running[at]; one == nil || one.text != text {
 			r.change(ctx, at, text)
 		}
 	}
-	return nil
 }
 
 // known returns the queues that had targets at the last look.

@@ -13,7 +13,6 @@ import (
 	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/scheduler"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -238,88 +237,4 @@ func (s *Store) failed(what, queue, group string, err error) error {
 		return nil
 	}
 	return fmt.Errorf("%s the target of %s/%s: %w", what, queue, group, err)
-}
-
-// all returns the stored texts of the targets of all registered queues. For queues without targets at the last time it
-// asks whether they have some now: for hundreds of queues in one EXISTS, or on a cluster with one EXISTS a queue, sent
-// together.
-func (s *Store) all(ctx context.Context, had map[string]bool) (map[place]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
-	defer cancel()
-	queues, err := scheduler.Queues(ctx, s.client, s.prefix)
-	if err != nil {
-		return nil, err
-	}
-	var have, others []string
-	for _, queue := range queues {
-		if had[queue] {
-			have = append(have, queue)
-		} else {
-			others = append(others, queue)
-		}
-	}
-	size := existsBatch
-	if s.client.Mode() == rueidis.ClientModeCluster {
-		size = 1
-	}
-	var batches [][]string
-	for batch := range slices.Chunk(others, size) {
-		batches = append(batches, batch)
-	}
-	for len(batches) > 0 { // a batch with some targets is halved, down to single queues
-		counts := make([]int64, len(batches))
-		questions := make([]view.Question, len(batches))
-		for i, batch := range batches {
-			keys := make([]string, len(batch))
-			for k, queue := range batch {
-				keys[k] = s.key(queue)
-			}
-			questions[i] = view.Number(s.client.B().Exists().Key(keys...).Build(), &counts[i])
-		}
-		if err := view.AskLong(ctx, s.client, questions...); err != nil {
-			return nil, err
-		}
-		var next [][]string
-		for i, batch := range batches {
-			switch n := len(batch); {
-			case counts[i] == 0:
-			case counts[i] == int64(n):
-				have = append(have, batch...)
-			default:
-				next = append(next, batch[:n/2], batch[n/2:])
-			}
-		}
-		batches = next
-	}
-	return s.read(ctx, have)
-}
-
-const existsBatch = 500
-
-// otherType stands for the targets of a queue whose key has another Redis type.
-const otherType = "of another type"
-
-// read returns the stored texts of the targets of queues. A key of another Redis type does not affect the other queues.
-func (s *Store) read(ctx context.Context, queues []string) (map[place]string, error) {
-	texts := make([]map[string]string, len(queues))
-	questions := make([][]view.Question, len(queues))
-	for i, queue := range queues {
-		questions[i] = []view.Question{s.ask(queue, &texts[i])}
-	}
-	found := map[place]string{}
-	for i, err := range view.AskEach(ctx, s.client, questions...) {
-		if errors.Is(err, lua.ErrWrongType) {
-			found[place{queues[i], ""}] = otherType
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		for n, group := range slices.Sorted(maps.Keys(texts[i])) {
-			if n < MaxTargets {
-				found[place{queues[i], group}] = texts[i][group]
-			}
-		}
-	}
-	return found, nil
 }

@@ -33,11 +33,11 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 
 	verifies := func(want ...string) {
 		t.Helper()
-		texts, err := g.store.read(t.Context(), []string{"q"})
-		if err != nil {
+		found := g.store.all(t.Context(), []string{"q"}, nil)
+		if err := found.err(); err != nil {
 			t.Fatal(err)
 		}
-		now, err := parseTarget("q", "g", texts[place{"q", "g"}])
+		now, err := parseTarget("q", "g", found.texts[place{"q", "g"}])
 		if err != nil {
 			t.Fatal(err)
 		}

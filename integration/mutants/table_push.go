@@ -27,6 +27,12 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestAKeyWhoseReplyIsLostIsTold", "./bridge/push"},
 	},
 	{
+		name: "targets that could not be read are stopped", file: "bridge/push/runner.go",
+		old:  "return !there && found.unread[at.queue] == nil",
+		new:  "return !there",
+		test: []string{"-run", "TestAMasterThatIsAwayKeepsNoTarget", "./bridge/push"},
+	},
+	{
 		name: "any address is dialled", file: "bridge/push/guard.go",
 		old:  "if err != nil || !t.mayDial(at.Addr()) {",
 		new:  "if err != nil || !at.IsValid() {",

@@ -1,0 +1,97 @@
+package push
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// newRigOnMasters returns a rig on a cluster, a queue on a master that has no key shared by all queues, that master,
+// and a queue on another one.
+func newRigOnMasters(t *testing.T) (g *rig, away string, master *redistest.Server, here string) {
+	t.Helper()
+	c := redistest.Cluster(t, 3, 0)
+	g = newRigOn(t, c.Server())
+	owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
+	globals := lua.NewGlobals(g.prefix)
+	shared := []*redistest.Server{owner(globals.Queues), owner(globals.Defaults)}
+	for i := 0; away == "" || here == ""; i++ {
+		queue := fmt.Sprint("q-", i)
+		if one := owner(lua.NewKeys(g.prefix, queue).Stream); slices.Contains(shared, one) {
+			here = queue
+		} else {
+			away, master = queue, one
+		}
+	}
+	return g, away, master, here
+}
+
+func (g *rig) newRunner() *Runner {
+	g.t.Helper()
+	r, err := NewRunner(Config{Redis: g.r, Prefix: g.prefix, LookInterval: 20 * time.Millisecond, Logger: g.log.Logger()})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.start(r.Run)
+	return r
+}
+
+// serves waits until a Runner has workers for these targets and no others.
+func (g *rig) serves(r *Runner, want ...place) {
+	g.t.Helper()
+	redistest.Eventually(g.t, 60*time.Second, func() (bool, string) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		served := map[place]bool{}
+		for _, at := range r.workers {
+			served[at] = true
+		}
+		all := len(served) == len(want)
+		for _, at := range want {
+			all = all && served[at]
+		}
+		return all, fmt.Sprint("served: ", served, ", want ", want, g.log.Lines("reading"))
+	})
+}
+
+// While a master was away every look at the targets used to fail: no change was taken up, and a process that started
+// posted nothing.
+func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"hangs": (*redistest.Server).Pause, "is killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g, away, master, here := newRigOnMasters(t)
+			v := newReceiver(t, nil)
+			one := to(v.URL)
+			one.Queue = away
+			g.set(one)
+			one.Queue = here
+			g.set(one)
+			before := g.newRunner()
+			g.serves(before, place{away, "g"}, place{here, "g"})
+			leave(master)
+			started := g.newRunner()
+			g.serves(started, place{here, "g"})
+			g.schedule(here, bridge.NewMessage{ID: "m"})
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+				return len(v.requests()) > 0, "nothing is posted"
+			})
+			one.Group = "added"
+			g.set(one)
+			g.serves(before, place{away, "g"}, place{here, "g"}, place{here, "added"})
+			g.serves(started, place{here, "g"}, place{here, "added"})
+			redistest.Want(t, "removed", g.store.Remove(t.Context(), here, "g"), nil)
+			g.serves(before, place{away, "g"}, place{here, "added"})
+			g.serves(started, place{here, "added"})
+			redistest.Want(t, "ready, with no target on the master that is away", started.Ready(), nil)
+		})
+	}
+}
