@@ -175,9 +175,21 @@ var mutants = []mutant{
 	},
 	{
 		name: "a letter is redriven where it died", file: "stream/deadletter/redrive.go",
-		old:  "redriveRoute{partition, r.counts.Of(key)}, nil\n",
-		new:  "redriveRoute{partition, partition}, nil\n",
+		old:  "return r.counts.Of(key)\n",
+		new:  "return partition\n",
 		test: []string{"-run", "TestRedriveGoesWhereTheKeyBelongsNow", "./stream/deadletter"},
+	},
+	{
+		name: "a redrive keeps the count of its beginning", file: "stream/deadletter/redrive.go",
+		old:  "if err == nil {\n\t\tr.counts = r.counts.With(counts...)",
+		new:  "if err == nil && r.counts == nil {\n\t\tr.counts = r.counts.With(counts...)",
+		test: []string{"-run", "TestARedriveFollowsAGrowth", "./stream/deadletter"},
+	},
+	{
+		name: "an import keeps the count of its beginning", file: "stream/transfer/import.go",
+		old:  "im.counts = im.counts.With(counts...)",
+		new:  "_ = counts",
+		test: []string{"-run", "TestAnImportFollowsAGrowth", "./stream/transfer"},
 	},
 	{
 		name: "a queue grows whatever keys it holds", file: "bridge/admin/queues.go",

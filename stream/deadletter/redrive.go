@@ -131,8 +131,8 @@ func (r *RedriveResult) count(outcome lua.Redriven, group string) bool {
 // its old expiry. A letter without a key is scheduled in its own partition. A letter with a key goes to the present
 // partition of its key, where it takes its turn: it is added there before it is deleted here. If Redrive fails midway,
 // letters that were scheduled stay scheduled, and repeating it does the rest; a letter that was added but not deleted
-// may be delivered again. One round trip per letter, and one per 100; letters that go to another partition take two
-// more.
+// may be delivered again. One round trip per letter, and one per 100, or two if any has a key; letters that go to
+// another partition take two more.
 func (d *DeadLetters) Redrive(ctx context.Context, queue string, letters []string, o RedriveOptions) (RedriveResult, error) {
 	_, invalid := splitLetters(letters)
 	return d.redrive(ctx, queue, func(yield func(Letter, error) bool) {
@@ -160,7 +160,7 @@ func (d *DeadLetters) RedriveMatching(ctx context.Context, queue string, f Filte
 func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Seq2[Letter, error], total int, o RedriveOptions,
 	invalid error) (RedriveResult, error) {
 	r := redriver{d: d, queue: queue, total: total, options: o, pace: loop.Pace{Rate: o.Rate},
-		batches: map[redriveRoute]*redriveBatch{}, groups: map[int][]string{}}
+		batches: map[int]*redriveBatch{}, groups: map[int][]string{}}
 	err := errors.Join(invalid, d.check(queue), o.validate())
 	if err == nil {
 		err = r.run(ctx, letters)
@@ -174,7 +174,7 @@ func (d *DeadLetters) redrive(ctx context.Context, queue string, letters iter.Se
 	return r.result, nil
 }
 
-// redriver gathers letters into calls that are bounded in letters and bytes, each for one partition, and keeps the
+// redriver gathers letters into batches that are bounded in letters and bytes, each of one partition, and keeps the
 // rate.
 type redriver struct {
 	d       *DeadLetters
@@ -182,9 +182,9 @@ type redriver struct {
 	total   int
 	options RedriveOptions
 	pace    loop.Pace
-	counts  lua.Counts // nil = not read yet
-	batches map[redriveRoute]*redriveBatch
-	groups  map[int][]string // in a dry run: groups on the stream, by partition
+	counts  lua.Counts            // nil = not read yet
+	batches map[int]*redriveBatch // by partition
+	groups  map[int][]string      // in a dry run: groups on the stream, by partition
 	result  RedriveResult
 }
 
@@ -194,6 +194,7 @@ type redriveRoute struct{ from, to int }
 type redriveBatch struct {
 	letters []lua.Redrive
 	groups  []string // recipients, per letter
+	keys    []string // of the messages, per letter; "" = none
 	bytes   int
 }
 
@@ -210,10 +211,8 @@ func (r *redriver) run(ctx context.Context, letters iter.Seq2[Letter, error]) er
 			return err
 		}
 	}
-	for _, route := range slices.SortedFunc(maps.Keys(r.batches), func(a, b redriveRoute) int {
-		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(a.to, b.to))
-	}) {
-		if err := r.flush(ctx, route); err != nil {
+	for _, partition := range slices.Sorted(maps.Keys(r.batches)) {
+		if err := r.flush(ctx, partition); err != nil {
 			return err
 		}
 	}
@@ -232,13 +231,18 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	if err != nil {
 		return err
 	}
-	route, err := r.route(ctx, partition, l)
-	if err != nil {
-		return err
+	key := l.Extra[lua.FieldKey]
+	if lua.CheckKey(key) != nil {
+		key = ""
 	}
 	group := cmp.Or(r.options.To, l.Group)
 	if r.options.DryRun {
-		outcome, err := r.foresee(ctx, l, route.to, group, payload)
+		if r.counts == nil {
+			if err := r.readCounts(ctx, key); err != nil {
+				return err
+			}
+		}
+		outcome, err := r.foresee(ctx, l, r.target(partition, key), group, payload)
 		if err == nil {
 			r.result.count(outcome, group)
 		}
@@ -251,33 +255,38 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	}
 	one := lua.Redrive{Letter: entry, When: lua.After(r.options.delay()), Payload: r.options.Payload, To: r.options.To,
 		Fields: fields}
-	b := r.batches[route]
+	b := r.batches[partition]
 	if b == nil {
 		b = &redriveBatch{}
-		r.batches[route] = b
+		r.batches[partition] = b
 	}
-	b.letters, b.groups = append(b.letters, one), append(b.groups, group)
+	b.letters, b.groups, b.keys = append(b.letters, one), append(b.groups, group), append(b.keys, key)
 	b.bytes += len(payload) + len(l.Payload) + len(one.Fields)
 	if len(b.letters) < r.pace.Batch(redriveLetters) && b.bytes < redriveBytes {
 		return nil
 	}
-	return r.flush(ctx, route)
+	return r.flush(ctx, partition)
 }
 
-// route returns where a letter goes: with a key, to the present partition of the key.
-func (r *redriver) route(ctx context.Context, partition int, l Letter) (redriveRoute, error) {
-	key := l.Extra[lua.FieldKey]
-	if lua.CheckKey(key) != nil { // it has no key
-		return redriveRoute{partition, partition}, nil
+// readCounts reads the partition counts if one of the keys is a key. A redrive with a rate may run for hours, and the
+// queue may grow meanwhile.
+func (r *redriver) readCounts(ctx context.Context, keys ...string) error {
+	if !slices.ContainsFunc(keys, func(key string) bool { return key != "" }) {
+		return nil
 	}
-	if r.counts == nil {
-		counts, err := view.ReadCounts(ctx, r.d.client, r.d.prefix, r.queue)
-		if err != nil {
-			return redriveRoute{}, err
-		}
-		r.counts = counts
+	counts, err := view.ReadCounts(ctx, r.d.client, r.d.prefix, r.queue)
+	if err == nil {
+		r.counts = r.counts.With(counts...)
 	}
-	return redriveRoute{partition, r.counts.Of(key)}, nil
+	return err
+}
+
+// target returns the partition in which a letter is scheduled: its own one, or the present one of its key.
+func (r *redriver) target(partition int, key string) int {
+	if key == "" {
+		return partition
+	}
+	return r.counts.Of(key)
 }
 
 // foresee returns the outcome that a redrive of the letter would have.
@@ -303,15 +312,40 @@ func (r *redriver) foresee(ctx context.Context, l Letter, partition int, group s
 	return lua.RedriveScheduled, nil
 }
 
-func (r *redriver) flush(ctx context.Context, route redriveRoute) error {
-	b := r.batches[route]
+// flush schedules the gathered letters of a partition.
+func (r *redriver) flush(ctx context.Context, partition int) error {
+	b := r.batches[partition]
 	if len(b.letters) == 0 {
 		return nil
 	}
 	if !r.pace.Wait(ctx, len(b.letters)) {
 		return ctx.Err()
 	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.PassTimeout)
+	ctx = context.WithoutCancel(ctx)
+	if err := r.readCounts(ctx, b.keys...); err != nil {
+		return err
+	}
+	targets := map[int]*redriveBatch{}
+	for i, key := range b.keys {
+		to := r.target(partition, key)
+		if targets[to] == nil {
+			targets[to] = &redriveBatch{}
+		}
+		targets[to].letters = append(targets[to].letters, b.letters[i])
+		targets[to].groups = append(targets[to].groups, b.groups[i])
+	}
+	*b = redriveBatch{}
+	for _, to := range slices.Sorted(maps.Keys(targets)) {
+		if err := r.send(ctx, redriveRoute{partition, to}, targets[to]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send schedules letters of one partition in one partition, and counts them.
+func (r *redriver) send(ctx context.Context, route redriveRoute, b *redriveBatch) error {
+	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
 	outcomes, err := r.redrive(call, route, b.letters)
 	for i, outcome := range outcomes {
@@ -320,11 +354,7 @@ func (r *redriver) flush(ctx context.Context, route redriveRoute) error {
 				LetterName(route.from, b.letters[i].Letter)))
 		}
 	}
-	if outcomes == nil {
-		return err
-	}
-	b.letters, b.groups, b.bytes = b.letters[:0], b.groups[:0], 0
-	if r.options.Progress != nil {
+	if outcomes != nil && r.options.Progress != nil {
 		r.options.Progress(r.result.done(), max(r.total, r.result.done()))
 	}
 	return err

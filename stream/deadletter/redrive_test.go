@@ -422,6 +422,33 @@ func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	})
 }
 
+// A redrive with a rate runs for hours. Letters with a key used to go on into the partition that the key had at its
+// beginning, beside new messages of the key.
+func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	key := queuetest.IDOf(lua.Counts{1, 8}, 5)
+	for i := range 4 {
+		r.Do("XADD", r.Keys.Dead, fmt.Sprint("1000-", i+1), "id", fmt.Sprint("m-", i), "payload", "p", "attempt", "3",
+			"due_ms", "5", "group", "g", "entry", "1-1", "reason", "max_attempts", "dead_ms", "1000", "key", key)
+	}
+	grown := false
+	result, err := r.deadLetters().RedriveMatching(t.Context(), r.Queue, Filter{}, RedriveOptions{
+		Rate: 10, // one letter a call
+		Progress: func(int, int) {
+			if !grown {
+				grown = true
+				r.grow(8)
+			}
+		},
+	})
+	redistest.Want(t, "redriven", fmt.Sprintf("%+v %v", result, err),
+		fmt.Sprintf("%+v %v", RedriveResult{Scheduled: 4}, nil))
+	redistest.Want(t, "in partition 0", r.Number("ZCARD", r.Keys.Due), int64(1))
+	redistest.Want(t, "in the partition of the key", r.Number("ZCARD", r.Part(5).Keys.Due), int64(3))
+}
+
 // If a redrive stops between adding the message in the partition of its key and deleting the letter, a repeat schedules
 // nothing new, and deletes the letter.
 func TestRepeatedRedriveIntoAnotherPartitionSchedulesOnce(t *testing.T) {

@@ -87,9 +87,16 @@ var ErrKnown = errors.New("it is there already, or was taken before")
 
 // Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call. With the
 // last it may have been written, and is safe to write again. Messages keep their due time and attempt. A ready one is
-// scheduled for its group alone, which is created if it does not exist. The batch should be about 1 MiB.
+// scheduled for its group alone, which is created if it does not exist. If the queue grew since the last batch, its new
+// count holds. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
+	if err := im.readCounts(ctx); err != nil {
+		for i := range results {
+			results[i] = err
+		}
+		return results
+	}
 	messages, letters := map[int][]int{}, map[int][]int{} // partition → indices
 	var candidates []int
 	for i, r := range records {
@@ -133,6 +140,16 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	}
 	im.recur(ctx, records, results)
 	return results
+}
+
+// readCounts reads the partition counts again, because the queue may have grown since the last batch.
+func (im *Import) readCounts(ctx context.Context) error {
+	counts, err := view.ReadCounts(ctx, im.c, im.prefix, im.queue)
+	if err != nil {
+		return fmt.Errorf("import into %s: %w", im.queue, err)
+	}
+	im.counts = im.counts.With(counts...)
+	return nil
 }
 
 // recur restores recurrences. It replaces none.

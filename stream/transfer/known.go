@@ -42,8 +42,8 @@ func (im *Import) Remember(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Known reports for each ID whether an import from this source has remembered it within its window. One round trip,
-// O(1) for each.
+// Known reports for each ID whether an import from this source has remembered it within its window, by any partition
+// count that the queue had then. One round trip, O(1) for each ID and count.
 func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
 	now, err := view.ServerTime(ctx, im.c)
 	if err != nil {
@@ -52,8 +52,12 @@ func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
 	var cmds rueidis.Commands
-	for _, id := range ids {
-		cmds = append(cmds, im.c.B().Zscore().Key(im.keys(im.counts.Of(id)).Seen).Member(im.moved(id)).Build())
+	var asked []int // index in ids, by command
+	for i, id := range ids {
+		for _, count := range im.counts {
+			seen := im.keys(lua.Counts{count}.Of(id)).Seen
+			cmds, asked = append(cmds, im.c.B().Zscore().Key(seen).Member(im.moved(id)).Build()), append(asked, i)
+		}
 	}
 	known := make([]bool, len(ids))
 	for i, answer := range im.c.DoMulti(call, cmds...) {
@@ -61,7 +65,7 @@ func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
 		if err != nil && !rueidis.IsRedisNil(err) {
 			return nil, fmt.Errorf("import into %s: %w", im.queue, lua.Classify("ZSCORE", err))
 		}
-		known[i] = err == nil && until > float64(now.UnixMilli())
+		known[asked[i]] = known[asked[i]] || err == nil && until > float64(now.UnixMilli())
 	}
 	return known, nil
 }
