@@ -180,6 +180,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestRedriveGoesWhereTheKeyBelongsNow", "./stream/deadletter"},
 	},
 	{
+		name: "a batch of an import is not compared with itself", file: "stream/transfer/import.go",
+		old:  "repeated = append(repeated, i)\n\t\t\t\tcontinue",
+		new:  "_ = repeated",
+		test: []string{"-run", "TestABatchTakesAnIDOnce", "./stream/transfer"},
+	},
+	{
 		name: "a redrive keeps the count of its beginning", file: "stream/deadletter/redrive.go",
 		old:  "if err == nil {\n\t\tr.counts = r.counts.With(counts...)",
 		new:  "if err == nil && r.counts == nil {\n\t\tr.counts = r.counts.With(counts...)",

@@ -258,3 +258,45 @@ func TestImportTakesNoIDASecondTime(t *testing.T) {
 		}
 	}
 }
+
+// A file may name an ID twice with two keys: an export beside a replacement with another key does. In one batch both
+// used to be taken, each in the partition of its key. If the first one cannot be taken, the second one is.
+func TestABatchTakesAnIDOnce(t *testing.T) {
+	t.Parallel()
+	counts := lua.Counts{1, 8}
+	own := counts.Of("order-42")
+	keyed := func(due int64, partition int) Record {
+		return Record{Kind: RecordScheduled, ID: "order-42", Due: due,
+			Extra: map[string]string{lua.FieldKey: queuetest.IDOf(counts, partition)}}
+	}
+	const later = 9_000_000_000_000
+	broken := Record{Kind: RecordScheduled, Member: []byte("order-42"), Meta: []byte("["), Due: 1}
+	for what, c := range map[string]struct {
+		window        time.Duration
+		first, second Record
+		taken         int // index
+	}{
+		"scheduled":             {time.Hour, keyed(later, (own+1)%8), keyed(later, (own+2)%8), 0},
+		"scheduled, no window":  {0, keyed(later, (own+1)%8), keyed(later, (own+2)%8), 0},
+		"due":                   {time.Hour, keyed(1, (own+1)%8), keyed(1, (own+2)%8), 0},
+		"due, no window":        {0, keyed(1, (own+1)%8), keyed(1, (own+2)%8), 0},
+		"the first is no good":  {time.Hour, broken, keyed(later, (own+2)%8), 1},
+		"the second is no good": {time.Hour, keyed(1, (own+1)%8), broken, 0},
+	} {
+		r := queuetest.New(t, redistest.Shared(t))
+		queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 8)
+		im, err := NewImport(t.Context(), r.Client, r.Prefix, r.Queue, "elsewhere", c.window)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results := im.Write(t.Context(), []Record{c.first, c.second})
+		redistest.Want(t, what+": taken", results[c.taken], nil)
+		redistest.Want(t, what+": the other one is refused", results[1-c.taken] != nil, true)
+		n := int64(0)
+		for partition := range 8 {
+			k := r.Part(partition).Keys
+			n += r.Number("ZCARD", k.Due) + r.Length(k.Stream)
+		}
+		redistest.Want(t, what+": messages", n, int64(1))
+	}
+}

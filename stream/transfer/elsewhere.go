@@ -171,7 +171,7 @@ func (im *Import) candidates(r Record) (all []int) {
 	if r.Kind == RecordDead {
 		id = r.letterID()
 	}
-	if member, _ := r.member(); r.Kind == RecordScheduled && lua.ParseMember(member).Kind == lua.MemberFirst {
+	if _, isFirst := r.firstMember(); isFirst {
 		for partition := range im.counts.Latest() {
 			all = append(all, partition)
 		}
@@ -187,6 +187,16 @@ func (im *Import) candidates(r Record) (all []int) {
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
+}
+
+// firstMember returns the member of a message before its first delivery; false for any other record. Its ID belongs to
+// the queue, whatever its key.
+func (r Record) firstMember() (member string, is bool) {
+	if r.Kind != RecordScheduled {
+		return "", false
+	}
+	member, _ = r.member()
+	return member, lua.ParseMember(member).Kind == lua.MemberFirst
 }
 
 // owes reports whether the stream of a partition would still give the record's entry to its group, or the group holds

@@ -122,15 +122,25 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			results[i] = err
 		}
 	}
+	first := map[string]int{} // member of a first message → index of its first record
+	var repeated []int        // records of these members for other partitions
 	for _, i := range candidates {
-		partition := im.partition(records[i])
-		switch {
-		case results[i] != nil:
-		case records[i].Kind == RecordDead:
-			letters[partition] = append(letters[partition], i)
-		default:
-			messages[partition] = append(messages[partition], i)
+		if results[i] != nil {
+			continue
 		}
+		partition := im.partition(records[i])
+		if records[i].Kind == RecordDead {
+			letters[partition] = append(letters[partition], i)
+			continue
+		}
+		if member, is := records[i].firstMember(); is {
+			if before, known := first[member]; known && im.partition(records[before]) != partition {
+				repeated = append(repeated, i)
+				continue
+			}
+			first[member] = i
+		}
+		messages[partition] = append(messages[partition], i)
 	}
 	for _, partition := range slices.Sorted(maps.Keys(messages)) {
 		im.schedule(ctx, partition, records, messages[partition], results)
@@ -139,7 +149,30 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		im.restore(ctx, partition, records, letters[partition], results)
 	}
 	im.recur(ctx, records, results)
+	im.writeRepeated(ctx, records, first, repeated, results)
 	return results
+}
+
+// writeRepeated writes records whose IDs stand earlier in the batch, for other partitions: none if the earlier record
+// was taken, or is known.
+func (im *Import) writeRepeated(ctx context.Context, records []Record, first map[string]int, repeated []int,
+	results []error) {
+	var rest []Record
+	var at []int // index in records
+	for _, i := range repeated {
+		member, _ := records[i].firstMember()
+		if err := results[first[member]]; err == nil || errors.Is(err, ErrKnown) {
+			results[i] = ErrKnown
+			continue
+		}
+		rest, at = append(rest, records[i]), append(at, i)
+	}
+	if len(rest) == 0 {
+		return
+	}
+	for n, err := range im.Write(ctx, rest) {
+		results[at[n]] = err
+	}
 }
 
 // readCounts reads the partition counts again, because the queue may have grown since the last batch.
