@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -298,5 +299,35 @@ func TestABatchTakesAnIDOnce(t *testing.T) {
 			n += r.Number("ZCARD", k.Due) + r.Length(k.Stream)
 		}
 		redistest.Want(t, what+": messages", n, int64(1))
+	}
+}
+
+// A record that keeps its member and meta as bytes may have a key, too. It used to be written although a live bridge
+// does not serve keys.
+func TestNoRecordWithAKeyIsWrittenBesideAnOldBridge(t *testing.T) {
+	t.Parallel()
+	meta := lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: "k"})
+	named := []string{"id", "order-42", "payload", "p", "group", "g", "reason", "max_attempts", "key", "k"}
+	var fields [][]byte
+	for _, text := range named {
+		fields = append(fields, []byte(text))
+	}
+	for what, record := range map[string]Record{
+		"named":  {Kind: RecordScheduled, ID: "order-42", Due: 1, Extra: map[string]string{lua.FieldKey: "k"}},
+		"raw":    {Kind: RecordScheduled, Member: []byte("order-42"), Meta: []byte(meta), Due: 1},
+		"letter": {Kind: RecordDead, Letter: "1000-1", Fields: fields},
+	} {
+		r := queuetest.New(t, redistest.Shared(t))
+		r.Do("ZADD", lua.NewGlobals(r.Prefix).Bridges, fmt.Sprint(queuetest.Now(t, r.Client).Add(4*time.Second).UnixMilli()),
+			"01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3")
+		im, err := NewImport(t.Context(), r.Client, r.Prefix, r.Queue, "elsewhere", time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := im.Write(t.Context(), []Record{record})[0]; !errors.Is(err, lua.ErrOldBridge) {
+			t.Errorf("%s: %v", what, err)
+		}
+		im.AllowOldBridges()
+		redistest.Want(t, what+": allowed", im.Write(t.Context(), []Record{record})[0], nil)
 	}
 }

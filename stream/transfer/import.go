@@ -103,7 +103,7 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 		if results[i] = r.Check(); results[i] != nil {
 			continue
 		}
-		if r.Extra[lua.FieldKey] != "" {
+		if r.key() != "" {
 			if results[i] = im.levels.Allow(ctx, lua.LevelKeys, "messages with a key"); results[i] != nil {
 				continue
 			}
