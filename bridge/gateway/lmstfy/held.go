@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -27,6 +30,11 @@ type given struct {
 	until  time.Time // when its ttr ends
 	frozen bool      // the end of its ttr uses up no try
 	again  time.Time // when to take it back after that failed; zero = it was not tried
+}
+
+type overdueJob struct {
+	jobKey
+	given
 }
 
 const (
@@ -63,14 +71,16 @@ func (h *held) putBack(key jobKey, one given) {
 	}
 }
 
-// overdue removes and returns the jobs whose ttr has ended.
-func (h *held) overdue(now time.Time) map[jobKey]given {
+// overdue removes and returns at most limit jobs whose ttr has ended.
+func (h *held) overdue(now time.Time, limit int) (all []overdueJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	all := map[jobKey]given{}
 	for key, one := range h.jobs {
+		if len(all) == limit {
+			break
+		}
 		if now.After(one.until) && now.After(one.again) {
-			all[key] = one
+			all = append(all, overdueJob{key, one})
 			delete(h.jobs, key)
 		}
 	}
@@ -125,63 +135,103 @@ func (a *acked) sweep(now time.Time) {
 
 const (
 	lookEvery  = 100 * time.Millisecond // for overdue jobs of this gateway
-	sweepEvery = 5 * time.Second        // for overdue jobs of gateways that have ended
-	clearEvery = 10 * time.Minute       // for dead letters of expired jobs
+	mostPasses = 64                     // that take jobs back at the same time
+	mostTaken  = 200                    // jobs of one pass
+	sweepEvery = 5 * time.Second        // pause between looks for overdue jobs of gateways that have ended
 	mostSwept  = 1000                   // jobs of a queue, each time
+	mostSweeps = 16                     // queues that are swept at the same time
+	clearEvery = 10 * time.Minute       // pause between looks for dead letters of expired jobs
 )
 
 var errTTR = errors.New("not acknowledged within its ttr")
 
 // Run takes back jobs that were not acknowledged within their ttr, until ctx ends. They are delivered again, or
-// become dead letters.
+// become dead letters. A queue whose server does not answer delays no other.
 func (s *Server) Run(ctx context.Context) {
-	for swept, cleared := (time.Time{}), (time.Time{}); loop.Sleep(ctx, lookEvery); {
-		now := time.Now()
-		s.expire(ctx, s.held.overdue(now))
-		if now.Sub(swept) > sweepEvery {
-			swept = now
-			s.done.sweep(now)
-			s.each(ctx, s.sweep)
+	var loops sync.WaitGroup
+	loops.Go(func() { s.watch(ctx) })
+	loops.Go(func() {
+		for ctx.Err() == nil {
+			s.done.sweep(time.Now())
+			s.each(ctx, mostSweeps, s.sweep)
+			loop.Sleep(ctx, sweepEvery)
 		}
-		if now.Sub(cleared) > clearEvery {
-			cleared = now
-			s.each(ctx, s.clear)
+	})
+	loops.Go(func() {
+		for ctx.Err() == nil {
+			s.each(ctx, 1, s.clear)
+			loop.Sleep(ctx, clearEvery)
+		}
+	})
+	loops.Wait()
+}
+
+// watch takes back overdue jobs of this gateway. It goes on while passes wait for their servers.
+func (s *Server) watch(ctx context.Context) {
+	var passes sync.WaitGroup
+	defer passes.Wait()
+	room := make(chan struct{}, mostPasses)
+	for loop.Sleep(ctx, lookEvery) {
+		for all := s.held.overdue(time.Now(), mostTaken); len(all) > 0; all = s.held.overdue(time.Now(), mostTaken) {
+			room <- struct{}{}
+			passes.Go(func() {
+				defer func() { <-room }()
+				s.expire(ctx, all)
+			})
 		}
 	}
 }
 
 // expire takes jobs back. A job for which that fails is held again.
-func (s *Server) expire(ctx context.Context, all map[jobKey]given) {
-	for key, one := range all {
-		if s.takeBack(ctx, one) != nil && time.Since(one.until) < failAtMost {
+func (s *Server) expire(ctx context.Context, all []overdueJob) {
+	tokens, ends := make([]pull.Token, len(all)), make([]error, len(all))
+	for i, one := range all {
+		tokens[i], ends[i] = one.token, errTTR
+		if one.frozen {
+			ends[i] = bridge.Release(nil)
+		}
+	}
+	settled, err := s.takeBack(ctx, tokens, ends)
+	if err == nil {
+		return
+	}
+	for i, one := range all {
+		if (settled == nil || settled[i] == stream.Lost) && time.Since(one.until) < failAtMost {
 			one.again = time.Now().Add(failAgain)
-			s.held.putBack(key, one)
+			s.held.putBack(one.jobKey, one.given)
 		}
 	}
 }
 
-func (s *Server) takeBack(ctx context.Context, one given) error {
-	end := errTTR
-	if one.frozen {
-		end = bridge.Release(nil)
-	}
-	_, err := s.cfg.Puller.Fail(ctx, []pull.Token{one.token}, []error{end})
+func (s *Server) takeBack(ctx context.Context, tokens []pull.Token, ends []error) ([]stream.Settlement, error) {
+	settled, err := s.cfg.Puller.Fail(ctx, tokens, ends)
 	if err != nil && ctx.Err() == nil {
-		s.log.Debug("a job could not be taken back yet", slog.Any("error", err))
+		s.log.Debug("jobs could not be taken back yet", slog.Any("error", err))
 	}
-	return err
+	return settled, err
 }
 
-// each calls do for every queue with a name of this API's form.
-func (s *Server) each(ctx context.Context, do func(ctx context.Context, name string)) {
+// each calls do for every queue with a name of this API's form, for at most limit queues at the same time.
+func (s *Server) each(ctx context.Context, limit int, do func(ctx context.Context, name string)) {
 	names, err := s.cfg.Admin.Queues(ctx)
 	if err != nil {
 		return // Run calls it again
 	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	room := make(chan struct{}, limit)
 	for _, name := range names {
-		if _, _, ok := SplitQueue(name); ok && ctx.Err() == nil {
-			do(ctx, name)
+		if _, _, ok := SplitQueue(name); !ok {
+			continue
 		}
+		room <- struct{}{}
+		if ctx.Err() != nil {
+			return
+		}
+		running.Go(func() {
+			defer func() { <-room }()
+			do(ctx, name)
+		})
 	}
 }
 
@@ -192,9 +242,15 @@ func (s *Server) sweep(ctx context.Context, name string) {
 	if err != nil {
 		return // most likely there is no such group
 	}
+	var tokens []pull.Token
 	for _, one := range list {
 		if !s.held.has(name, one.ID) {
-			_ = s.takeBack(ctx, given{token: ticket(name, one.Partition, one.Entry, one.ID)}) // else the next sweep does it
+			tokens = append(tokens, ticket(name, one.Partition, one.Entry, one.ID))
+		}
+	}
+	for some := range slices.Chunk(tokens, mostTaken) {
+		if _, err := s.takeBack(ctx, some, slices.Repeat([]error{errTTR}, len(some))); err != nil {
+			return // the next sweep does it
 		}
 	}
 }
@@ -214,6 +270,10 @@ func (s *Server) owned(ctx context.Context, name string) bool {
 	return err == nil && p == policy(p)
 }
 
+// ticket returns the token of an entry. Of an ID that no token can hold it says nothing.
 func ticket(name string, partition int, entry, id string) pull.Token {
+	if lua.CheckID(id) != nil {
+		id = ""
+	}
 	return pull.Ticket{Queue: name, Partition: partition, Group: Group, Entry: entry, ID: id}.Token()
 }

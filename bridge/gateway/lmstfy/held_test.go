@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -82,4 +84,72 @@ func TestAJobIsTakenBackAgainAfterThatFailed(t *testing.T) {
 	}
 	r.ok(r.Ack("q", id))
 	r.dead("q", 0)
+}
+
+// A job comes back after its ttr, with the tries that were frozen, while Redis answers nothing about other queues.
+// Regression: one loop took jobs back one after the other, looked for those of other gateways, and read all dead
+// letters. While it waited for one queue, bridges took back the jobs of the others, and counted a try.
+func TestAJobComesBackWhileOtherQueuesHang(t *testing.T) {
+	t.Parallel()
+	for name, hang := range map[string]struct {
+		command string
+		key     func(lua.Keys) string
+	}{
+		"the look for jobs of other gateways": {"XPENDING", func(k lua.Keys) string { return k.Stream }},
+		"jobs that are taken back":            {"EVAL", func(k lua.Keys) string { return k.Stream }},
+		"the look for dead letters":           {"XREVRANGE", func(k lua.Keys) string { return k.Dead }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, f := newFaultyRig(t)
+			client, err := bridge.NewClient(bridge.ClientConfig{Redis: r.r, Prefix: r.prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var keys []string
+			hung, hangs, over := atomic.Int64{}, atomic.Bool{}, make(chan struct{})
+			for i := range 4 {
+				queue := fmt.Sprint("ns:other-", i)
+				if err := lmstfy.EnsureQueue(t.Context(), r.op, queue); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := client.Schedule(t.Context(), queue, nil, bridge.MaxAttempts(1)); err != nil {
+					t.Fatal(err)
+				}
+				keys = append(keys, hang.key(lua.NewKeys(r.prefix, queue)))
+			}
+			f.set(func(ctx context.Context, words []string) error {
+				is := func(key string) bool { return slices.Contains(words, key) }
+				if !hangs.Load() || !strings.HasPrefix(words[0], hang.command) || !slices.ContainsFunc(keys, is) {
+					return nil
+				}
+				hung.Add(1)
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-over:
+					return nil
+				}
+			})
+			defer close(over)
+			hangs.Store(hang.command != "EVAL") // those jobs are given first
+			for i := range 4 {
+				if hang.command == "EVAL" {
+					r.get(fmt.Sprint("other-", i), 1)
+				}
+			}
+			hangs.Store(true)
+			r.none("q") // starts the loops
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) { return hung.Load() > 0, "nothing hangs" })
+			id := r.publish("q", "x", 60, 1, 0)
+			for _, ttr := range []int{1, 60} {
+				job, err := r.ConsumeWithFreezeTries("q", uint32(ttr), 30)
+				if err != nil || job == nil || job.ID != id || job.RemainTries != 1 {
+					t.Fatalf("with a ttr of %d s: %+v %v", ttr, job, err)
+				}
+			}
+			r.ok(r.Ack("q", id))
+			r.dead("q", 0)
+		})
+	}
 }
