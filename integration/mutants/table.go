@@ -180,6 +180,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestRedriveGoesWhereTheKeyBelongsNow", "./stream/deadletter"},
 	},
 	{
+		name: "a replacement passes over a partition that does not answer", file: "scheduler/producer/replace.go",
+		old:  "case own && failed != nil && ms[one.at].Replace == lua.Replace:",
+		new:  "case own && failed != nil && ms[one.at].Replace == \"\":",
+		test: []string{"-run", "TestAReplacementSaysThatAPartitionDidNotAnswer", "./scheduler/producer"},
+	},
+	{
 		name: "a batch of an import is not compared with itself", file: "stream/transfer/import.go",
 		old:  "repeated = append(repeated, i)\n\t\t\t\tcontinue",
 		new:  "_ = repeated",

@@ -164,11 +164,18 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 		}
 		switch {
 		case refused(one.at):
-			if own {
+			switch {
+			case own:
 				again = append(again, one.at)
+			case errs[to] != nil: // else ErrDuplicate would say that the message is there
+				r.Err = wrap("schedule", s.route.queue, one.id, errs[to])
 			}
 		case own && others > 0 && ms[one.at].Replace == lua.Replace: // later and earlier would refuse their own message
 			again = append(again, one.at)
+		case own && failed != nil && ms[one.at].Replace == lua.Replace:
+			err := fmt.Errorf("%w: it was taken, and another message with its ID may be delivered as well: %w", ErrUncertain,
+				failed)
+			r.Err = wrap("schedule", s.route.queue, one.id, err)
 		case own || others > 0:
 		case failed != nil:
 			err := fmt.Errorf("%w: another call with the same ID may have cancelled it: %w", ErrUncertain, failed)
@@ -192,7 +199,7 @@ func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, r
 	}
 	round, some := s.anew(ms, contested, results)
 	for i, result := range round.schedule(ctx, some, since) {
-		result.Replaced = true // it replaced one in the call before
+		result.Replaced = result.Replaced || results[contested[i]].Replaced // in this round, or in one before
 		results[contested[i]] = result
 	}
 }

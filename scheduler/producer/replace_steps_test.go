@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -210,6 +211,51 @@ func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
 		if some := round.contested(t.Context(), ms, results); len(some) > 0 {
 			t.Errorf("%s begins again, although it was cancelled", ms[0].ID)
 		}
+	}
+}
+
+// A partition does not answer when a call looks once more. If it is another one than that of the message, it may hold a
+// message of a concurrent call: the call used to return no error. If it is its own one, the call does not know whether
+// a message that was refused there is there: it used to say so.
+func TestAReplacementSaysThatAPartitionDidNotAnswer(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	replace := func(id string, silent int, refused bool) error {
+		t.Helper()
+		r.takes(Message{ID: id, Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+		ms := []Message{{ID: id, Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
+		round := r.round(r.p, ms)
+		duplicates := round.duplicates(t.Context(), ms)
+		if refused {
+			queuetest.Do(t, r.c, "ZADD", r.keys(3).Seen, "9e12", id)
+		}
+		results := round.store(t.Context(), ms, duplicates, time.Now())
+		round.takeAway(t.Context(), ms, results)
+		queuetest.Do(t, r.c, "SET", r.keys(silent).Due, "no sorted set")
+		defer queuetest.Do(t, r.c, "DEL", r.keys(silent).Due)
+		if some := round.contested(t.Context(), ms, results); len(some) > 0 {
+			t.Errorf("%s begins again", id)
+		}
+		return results[0].Err
+	}
+	if err := replace("refused", 3, true); errors.Is(err, ErrDuplicate) || !errors.Is(err, lua.ErrWrongType) {
+		t.Errorf("its own partition is silent: %v", err)
+	}
+	if err := replace("taken", 5, false); !errors.Is(err, ErrUncertain) {
+		t.Errorf("another partition is silent: %v", err)
+	}
+}
+
+// A message that began again used to say that it replaced another one, although nothing was there any more.
+func TestAMessageThatBeginsAgainSaysWhetherItReplacedOne(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	for _, replaced := range []bool{false, true} {
+		ms := []Message{{ID: fmt.Sprint("replaced-", replaced), Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
+		results := []Result{{Receipt: Receipt{ID: ms[0].ID, Replaced: replaced}}}
+		round := r.round(r.p, ms)
+		round.again(t.Context(), ms, []int{0}, results, time.Now())
+		redistest.Want(t, ms[0].ID, fmt.Sprint(results[0].Replaced, results[0].Err), fmt.Sprint(replaced, nil))
 	}
 }
 
