@@ -171,6 +171,8 @@ type Reclaimed struct {
 	Cursor                        string
 	Retried, Dead, Skipped, Stuck int
 	Cancelled                     int // ended, because the message was cancelled while its consumer held it
+
+	MoreLeases bool // some leases that were over are done with, and more are over: call again
 }
 
 // Moved is how many entries left the pending list.
@@ -193,7 +195,7 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 		k.Policy, k.Leases, k.History}, []string{
 		a.Group, most, delays, ReclaimConsumer, millis(a.MinIdle),
 		cursor, strconv.Itoa(a.Limit), strconv.Itoa(a.MaxBytes), millis(a.Shortest), strconv.Itoa(a.Notes), k.Actor,
-	}, 6)
+	}, 7)
 	if err != nil {
 		return Reclaimed{}, err
 	}
@@ -204,13 +206,15 @@ func Reclaim(ctx context.Context, c rueidis.Client, k Keys, a ReclaimArgs) (Recl
 	if r.Cursor == "0-0" {
 		r.Cursor = ""
 	}
-	for i, n := range []*int{&r.Retried, &r.Dead, &r.Skipped, &r.Stuck, &r.Cancelled} {
+	leases := 0
+	for i, n := range []*int{&r.Retried, &r.Dead, &r.Skipped, &r.Stuck, &r.Cancelled, &leases} {
 		v, err := reply[i+1].AsInt64()
 		if err != nil {
 			return r, reclaimScript.unexpected(err)
 		}
 		*n = int(v)
 	}
+	r.MoreLeases = leases == 1
 	return r, nil
 }
 

@@ -103,7 +103,7 @@ func TestCommandsOfACallWithOneMessage(t *testing.T) {
 			func(b *rig) { b.reclaim("g", time.Minute) }, "hget hset hset time type type type type xack xack xadd xautoclaim " +
 				"xdel xgroup|delconsumer xinfo|groups xpending xpending xpending xpending zadd zrange zrange"},
 		{"trim", delivered("g"), func(b *rig) { b.trim("0-0", 100, 1<<20) },
-			"exists time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcount"},
+			"exists time xinfo|groups xlen xpending xpending xrange xtrim xtrim zcard zcount"},
 		{"survey an idle queue", func(*rig) {}, func(b *rig) {
 			if _, err := Survey(b.ctx, b.c, []Keys{b.k}, false); err != nil {
 				b.Fatal(err)

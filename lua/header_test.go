@@ -62,6 +62,9 @@ func parseHeader(name, text string) (header, error) {
 		if !isComment {
 			break
 		}
+		if i > 0 && strings.HasPrefix(line, "  ") {
+			continue // of the line above
+		}
 		section := 0
 		for s := 1; s < len(sections); s++ {
 			if strings.HasPrefix(line, sections[s]) {

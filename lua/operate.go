@@ -64,13 +64,15 @@ func duration(n int64, unit time.Duration) time.Duration {
 
 // Trimmed is the result of one trim. Cursor is "" when the sweep has come to the end. Groups is the number of groups of
 // the stream; without any, nothing is freed. Windows is the number of ended dedup windows that were removed. Turns:
-// some message has a key, so PassTurns has work to do.
+// some message has a key, so PassTurns has work to do. Leases is the number of leases that were removed, because nobody
+// holds their entries any more.
 type Trimmed struct {
 	Freed   int
 	Cursor  string
 	Groups  int
 	Windows int
 	Turns   bool
+	Leases  int
 }
 
 var trimScript = load("trim", []string{"stream", "seen", "turns", "leases"}, []string{"cursor", "limit", "max_bytes"}, nil)
@@ -82,13 +84,13 @@ func Trim(ctx context.Context, c rueidis.Client, k Keys, cursor string, limit, m
 		cursor = "0-0"
 	}
 	reply, err := trimScript.list(ctx, c, []string{k.Stream, k.Seen, k.Turns, k.Leases}, []string{cursor, strconv.Itoa(limit),
-		strconv.Itoa(maxBytes)}, 5)
+		strconv.Itoa(maxBytes)}, 6)
 	if err != nil {
 		return Trimmed{}, err
 	}
 	var t Trimmed
 	var turns int
-	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows, 4: &turns} {
+	for i, n := range map[int]*int{0: &t.Freed, 2: &t.Groups, 3: &t.Windows, 4: &turns, 5: &t.Leases} {
 		v, err := reply[i].AsInt64()
 		if err != nil {
 			return Trimmed{}, trimScript.unexpected(err)

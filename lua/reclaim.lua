@@ -23,6 +23,7 @@
 -- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held; absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
 -- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
+--   and leases (integer: 1 = some leases that were over are done with, and more are: call again)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next entries.
@@ -83,31 +84,30 @@ local function end_lease(entry, within)
   claim(entry, holders, digits(within))
 end
 
--- Looks at the leases that are over, oldest first. Returns whether more are.
+-- Looks at the leases that are over, oldest first. Returns whether more are; and whether it is done with any.
 local function end_leases()
-  local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
+  local over, done = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES'), false
   if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
   for i = 1, #over, 2 do
     local ends = number_of(over[i + 1])
     if ends > now then return false end
-    if bytes >= max_bytes then return true end
+    if bytes >= max_bytes then return true, done end
     local within, entry, of = parts_of_lease(over[i])
-    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)
-    held = held and type(held[1]) == 'table' and held[1]
-    local left = held and tonumber(min_idle) - held[3] or 0 -- it was extended
-    if held and of ~= group then
-      left = 0 -- a call for its own group looks at it
-    elseif held and left <= 0 then
+    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)[1] -- an error has none
+    local mine = not held or of == group -- else a call for its own group looks at it
+    local left = held and mine and tonumber(min_idle) - held[3] or 0 -- it was extended
+    if held and mine and left <= 0 then
       left = left_of_lease(away, ends - within, within, shortest, now)
       if left <= 0 then end_lease(entry, within) end
     end
     if left > 0 then
       redis.call('ZADD', leases, digits(now + left), over[i])
-    elseif not held or of == group then
+    elseif mine then
       redis.call('ZREM', leases, over[i])
     end
+    done = done or mine
   end
-  return #over >= 2 * limit
+  return #over >= 2 * limit, done
 end
 
 -- Whether one of the pending entries belongs to a cancelled message; its consumer may still work on that.
@@ -138,7 +138,7 @@ local function reclaim_next(holders)
   return reply[1]
 end
 
-local more = leases and end_leases()
+local more, done = end_leases()
 for _ = 1, limit do
   if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times do not count
   local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim, which hides the holders and drops deleted entries
@@ -156,4 +156,4 @@ if notes > 0 then pcall(note_held, calm, leases, k.stream, group, tonumber(min_i
 wake_if_earlier(wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 if more and cursor == '0-0' then cursor = '0-1' end
-return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED]}
+return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}

@@ -1,5 +1,5 @@
 -- trim: frees entries that every group has acknowledged (for workers that only call XACK), and removes dedup windows that have ended.
--- Uses: base free token
+-- Uses: base free token lease
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
 -- KEYS[3] turns (zset)
@@ -8,11 +8,24 @@
 -- ARGV[2] limit (integer, entries at most; at the head at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
 -- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
+--   and leases (integer, those of entries that nobody holds any more, removed)
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
+--   and O(log n) for each of 200 leases
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local LEASES_LOOKED_AT = 200
+
+-- Returns how many leases it removed.
+local function tidy_leases(pending)
+  local known = redis.pcall('ZCARD', leases)
+  if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has none
+  if pending > 0 then return forget_leases(leases, stream, known, LEASES_LOOKED_AT) end
+  local removed = redis.pcall('ZREMRANGEBYRANK', leases, 0, 999) -- nobody holds anything
+  return type(removed) == 'number' and removed or 0
+end
+
 redis.call('XLEN', stream) -- a key of another type has no groups
 local has_turns = redis.call('EXISTS', turns)
 -- Everything is known before the first write.
@@ -21,12 +34,12 @@ if not is_zset and not string.find(error_of(ended), 'WRONGTYPE', 1, true) then e
 if not is_zset then ended = 0 end
 local groups, pending = groups_of(stream), 0
 for _, group in ipairs(groups) do pending = pending + group.pending end
-if pending == 0 and leases then redis.pcall('ZREMRANGEBYRANK', leases, 0, 999) end -- nobody holds anything
-if #groups == 0 then return {0, '0-0', 0, ended, has_turns} end
+local forgotten = leases and tidy_leases(pending) or 0
+if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten} end
 
 local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
-if freed > 0 then return {freed, cursor, #groups, ended, has_turns} end
+if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} end
 
 -- Behind an entry that stays pending for long, it deletes the entries that no group holds. It reads them one by one,
 -- because the next may be of any size.
@@ -41,4 +54,4 @@ while #ids < most and bytes < max_bytes and not less(delivered, from) do
 end
 if #ids > 0 then freed = #delete_unneeded(stream, groups, ids, ids[1], ids[#ids]) end
 if less(delivered, from) then from = '0-0' end
-return {freed, from, #groups, ended, has_turns}
+return {freed, from, #groups, ended, has_turns, forgotten}

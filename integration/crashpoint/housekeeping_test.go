@@ -51,6 +51,16 @@ func upkeep() []scenario {
 			s.owe("a", "new", delivered, delivered)
 			return trim(s)
 		}},
+		{script: "trim", state: "leases of held and of settled entries", prepare: func(s *scene) func(rueidis.Client) error {
+			s.group("a")
+			s.send(item("held", "+0"))
+			held := s.hold("a", "c1")["held"].Entry
+			for _, entry := range []string{held, "1-1"} {
+				s.do("ZADD", s.k.Leases, "5", "1000"+lua.Separator+entry+lua.Separator+"a")
+			}
+			s.owe("a", "held", delivered, delivered)
+			return trim(s)
+		}},
 		{script: "orphans", state: "confirmed, taken up again, and new", prepare: func(s *scene) func(rueidis.Client) error {
 			s.group("a")
 			for _, id := range []string{"orphan", "newer", "taken"} {

@@ -206,7 +206,11 @@ func (r *run) reclaim() {
 	reclaimed := step(r, fmt.Sprintf("reclaim %+v", args), func(ctx context.Context) (lua.Reclaimed, error) {
 		reclaimed, err := lua.Reclaim(ctx, r.c, r.k, args)
 		return reclaimed, r.unlessAbsent(args.Group, err)
-	}, func(q *Queue, got lua.Reclaimed) lua.Reclaimed { return q.Reclaim(args, got.Cursor) })
+	}, func(q *Queue, got lua.Reclaimed) lua.Reclaimed {
+		want := q.Reclaim(args, got.Cursor)
+		want.MoreLeases = got.MoreLeases // the model has no notes of leases
+		return want
+	})
 	r.cursors[args.Group] = reclaimed.Cursor
 }
 

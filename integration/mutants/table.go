@@ -439,9 +439,27 @@ var mutants = []mutant{
 	},
 	{
 		name: "a lease waits until its queue was watched for a visibility timeout", file: "lua/reclaim.lua",
-		old:  "local more = leases and end_leases()\n",
-		new:  "local more = false\n",
+		old:  "local more, done = end_leases()\n",
+		new:  "local more, done = false, false\n",
 		test: []string{"-run", "TestALeaseEndsInItsOwnTime", "./lua"},
+	},
+	{
+		name: "a receive removes the lease of what is held", file: "lua/lib/lease.lua",
+		old:  "  return pending[1] ~= nil\n",
+		new:  "  return false\n",
+		test: []string{"-run", "TestALeaseOfWhatIsHeldIsNotForgotten", "./lua"},
+	},
+	{
+		name: "a pass does not come to every lease that is over", file: "stream/keeper/reclaimer.go",
+		old:  " && !done.MoreLeases",
+		new:  "",
+		test: []string{"-run", "TestAReclaimComesToEveryLease", "./stream/keeper"},
+	},
+	{
+		name: "leases of settled entries stay as long as anything is held", file: "lua/trim.lua",
+		old:  "  if pending > 0 then return forget_leases(leases, stream, known, LEASES_LOOKED_AT) end\n",
+		new:  "  if pending > 0 then return 0 end\n",
+		test: []string{"-run", "TestTrimRemovesLeases", "./stream/keeper"},
 	},
 	{
 		name: "an absence before a lease counts for it", file: "lua/lib/calm.lua",

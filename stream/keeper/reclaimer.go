@@ -25,7 +25,7 @@ const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
 	reclaimCalls     = 20 // per pass and group
-	reclaimFruitless = 5  // of these, calls that find only fresh entries
+	reclaimFruitless = 5  // of these, calls that find only fresh entries, and no more leases that are over
 	// oldest pending entries of a group whose time of delivery is noted
 	heldNotes = 100
 	// longest pass: then other work for the queue has its turn, and the next pass continues with the next group
@@ -216,7 +216,7 @@ func (r *Reclaimer) group(ctx context.Context, group string, p stream.Policy, re
 			return nil
 		}
 		r.cursors[group] = done.Cursor
-		if done.Moved()+done.Stuck == 0 {
+		if done.Moved()+done.Stuck == 0 && !done.MoreLeases {
 			if fruitless++; fruitless == reclaimFruitless {
 				return nil
 			}

@@ -321,3 +321,24 @@ func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	r.reportStuck(ReclaimResult{})
 	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
+
+// An abandoned entry whose lease is over comes back in the same pass, also behind leases of thousands of settled
+// entries and beside as many entries that are held. A pass came to 500 leases.
+func TestAReclaimComesToEveryLeaseThatIsOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g", "other")
+	r.Fill(6000)
+	held := r.Take("g", "alive", 6000)
+	r.leases("g", 1500)
+	last := held[len(held)-1]
+	r.Do("XCLAIM", r.Keys.Stream, "g", "alive", "0", last, "IDLE", "600000", "JUSTID")
+	r.Do("ZADD", r.Keys.Leases, "6", "1000"+lua.Separator+last+lua.Separator+"g")
+	r.Policy(map[string]string{"visibility_ms": "60000"})
+	result, err := r.reclaimer().Reclaim(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "retried", result.Retried, 1)
+	redistest.Want(t, "leases", r.Number("ZCARD", r.Keys.Leases), int64(0))
+}

@@ -17,6 +17,9 @@ const (
 	trimBytes     = 1 << 20
 	trimCalls     = 100
 	trimFruitless = 8 // of these, calls of the sweep that free nothing
+	// A call that removed so many leases, of 200 that it looks at, is followed by another one: the others are mostly of
+	// settled entries, too.
+	trimLeases = 100
 
 	turnLimit = 100 // keys per call
 	turnCalls = 20
@@ -97,7 +100,7 @@ func (t *Trimmer) Trim(ctx context.Context) (TrimResult, error) {
 		case done.Freed > 0:
 			t.fruitful = true
 			t.wake()
-		case done.Windows == trimLimit:
+		case done.Windows == trimLimit, done.Leases >= trimLeases:
 		case !sweeping || done.Groups == 0:
 			return result, nil
 		case done.Cursor == "":

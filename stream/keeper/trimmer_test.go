@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 func TestTrimFreesWhatPlainXACKLeft(t *testing.T) {
@@ -252,4 +253,32 @@ func TestOrphanSweepIsBoundedByBytes(t *testing.T) {
 		now = now.Add(orphanConfirm)
 	}
 	redistest.Want(t, "deleted", deleted, 30)
+}
+
+// leases adds n leases of entries that the group does not hold. They ended long ago.
+func (r *rig) leases(group string, n int) {
+	args := []string{"ZADD", r.Keys.Leases}
+	for i := range n {
+		args = append(args, "5", fmt.Sprintf("1000%s1-%d%s%s", lua.Separator, i, lua.Separator, group))
+	}
+	r.Do(args...)
+}
+
+// Leases of settled entries go in one pass, whether something is held or not. While something was held they stayed
+// until their end; afterwards 1,000 went with each pass, and passes of an idle queue are minutes apart.
+func TestTrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.Fill(1)
+	held := r.Take("g", "c", 1)
+	r.leases("g", 5000)
+	redistest.Want(t, "freed", r.trim().Freed, 0)
+	if left := r.Number("ZCARD", r.Keys.Leases); left > 1000 {
+		t.Errorf("%d leases are left of 5,000, none of which is held", left)
+	}
+	r.leases("g", 5000)
+	r.Xack("g", held...)
+	r.trim()
+	redistest.Want(t, "left when nobody holds anything", r.Number("ZCARD", r.Keys.Leases), int64(0))
 }

@@ -166,9 +166,9 @@ func (u *upkeep) keep(ctx context.Context) (wait time.Duration, busy bool, err e
 	}
 	stream := reclaimed.stream
 	if stream.Length == 0 && stream.Pending() == 0 {
-		_, trimErr := u.trimmer.Trim(ctx) // removes leases of acknowledged entries
+		trimmed, trimErr := u.trimmer.Trim(ctx) // removes leases of acknowledged entries
 		err = errors.Join(err, trimErr)
-		return 0, err != nil, err
+		return 0, err != nil || trimmed.More, err
 	}
 	changed := stream.Length != u.seen.Length || !slices.Equal(stream.Groups, u.seen.Groups)
 	u.seen = stream
