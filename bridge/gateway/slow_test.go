@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -316,6 +317,29 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 		})
 	}
 	r.do("GET", "/v1/queues/other/messages/one", "", "Authorization: Bearer "+weak).want(http.StatusOK)
+}
+
+// An answer that was left out, because too many wait, stays so: flushing it fails, also when fewer wait by then. It
+// succeeded, the stream was reset, and what the answer should have carried was not given back.
+func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
+	t.Parallel()
+	g := &Gateway{answers: share{most: 1}}
+	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	r.ProtoMajor = 2
+	written := httptest.NewRecorder()
+	w := &reply{ResponseWriter: written, g: g, r: r, token: "ci"}
+	for range 2 {
+		g.answers.begin("ci")
+	}
+	w.json(http.StatusOK, "the answer")
+	for range 2 {
+		g.answers.end("ci")
+	}
+	err := http.NewResponseController(w).Flush()
+	redistest.Want(t, "flushed", fmt.Sprint(err), errLeft.Error())
+	_, err = w.Write([]byte("more"))
+	redistest.Want(t, "written later", fmt.Sprint(err), errLeft.Error())
+	redistest.Want(t, "sent", written.Body.String(), "")
 }
 
 // Regression: after a wait of hours, the caller had as many hours to read the answer.

@@ -3,6 +3,12 @@ package main
 // gatewayMutants are about what a gateway counts against a rate, and about the import from lmstfy.
 var gatewayMutants = []mutant{
 	{
+		name: "an answer that was left out is flushed", file: "bridge/gateway/reply.go",
+		old:  "\tif w.left {\n\t\treturn nil, errLeft\n\t}\n",
+		new:  "",
+		test: []string{"-run", "TestAnAnswerThatWasLeftOut", "./bridge/gateway"},
+	},
+	{
 		name: "a receive makes any number of groups", file: "stream/pull/group.go",
 		old:  "n >= MaxGroups {",
 		new:  "n >= MaxGroups && false {",
