@@ -187,15 +187,37 @@ func (w *worker) end(ctx context.Context, m *bridge.Message, span trace.Span, er
 		return
 	}
 	a := &attempt{span: span, err: err, ended: time.Now()}
-	if err != nil && errors.Is(context.Cause(ctx), bridge.ErrStopping) {
-		a.settle("stopping") // the worker may end before it has settled the delivery
-		return
-	}
-	if errors.Is(context.Cause(ctx), bridge.ErrHandlerTimeout) {
-		a.settle("handler_timeout") // the worker may have settled the delivery already, and then calls Settled no more
+	if s := interrupted(context.Cause(ctx), err); s != "" {
+		a.settle(s)
 		return
 	}
 	w.attempts.Store(m, a)
+}
+
+// Settlements of attempts that were interrupted, beside those of package bridge.
+const (
+	stopping       bridge.Settlement = "stopping"
+	handlerTimeout bridge.Settlement = "handler_timeout"
+	unreachable    bridge.Settlement = "unreachable"
+)
+
+// interrupted returns the settlement for the cause that ended a handler's context; "" = Settled will tell it. A worker
+// that stops may end before it has settled the delivery. In the other cases it may have abandoned the handler and
+// settled the delivery already, and then calls Settled no more.
+func interrupted(cause, err error) bridge.Settlement {
+	switch {
+	case errors.Is(cause, bridge.ErrStopping) && err != nil:
+		return stopping
+	case errors.Is(cause, bridge.ErrHandlerTimeout):
+		return handlerTimeout
+	case errors.Is(cause, bridge.ErrUnreachable):
+		return unreachable
+	case errors.Is(cause, bridge.ErrLost):
+		return bridge.Lost
+	case errors.Is(cause, bridge.ErrCancelled):
+		return bridge.Cancelled
+	}
+	return ""
 }
 
 func (w *worker) onRetried(m *bridge.Message, delay time.Duration, err string) {
@@ -225,7 +247,7 @@ func (a *attempt) settle(s bridge.Settlement) {
 	a.span.SetAttributes(keySettlement.String(string(s)))
 	if s == bridge.Lost {
 		fail(a.span, bridge.ErrLost, "")
-	} else if a.err != nil && s != bridge.Released && s != bridge.Snoozed && s != "stopping" {
+	} else if a.err != nil && s != bridge.Released && s != bridge.Snoozed && s != stopping && s != unreachable {
 		kind, text := fail(a.span, plain(a.err), a.text)
 		a.span.AddEvent(semconv.ExceptionEventName, trace.WithTimestamp(a.ended),
 			trace.WithAttributes(semconv.ExceptionType(kind), semconv.ExceptionMessage(text)))

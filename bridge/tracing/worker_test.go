@@ -228,8 +228,12 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 	no := errors.New("no")
 	stopping, stop := context.WithCancelCause(context.Background())
 	stop(bridge.ErrStopping)
-	late, end := context.WithCancelCause(context.Background())
-	end(bridge.ErrHandlerTimeout)
+	cancelled := func(cause error) context.Context {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(cause)
+		return ctx
+	}
+	late := cancelled(bridge.ErrHandlerTimeout)
 	const failed = "event exception exception.message=no exception.type=*errors.errorString\n"
 	for _, c := range []struct {
 		name    string
@@ -259,6 +263,13 @@ func TestEveryWayOutEndsTheSpan(t *testing.T) {
 		{"lost", nil, done, bridge.Lost, "event duestream.lost\nconsumer Error: " + bridge.ErrLost.Error(), "lost", false},
 		{"failed and lost", nil, func(context.Context, *bridge.Message) error { return no }, bridge.Lost,
 			"event duestream.lost\nconsumer Error: " + bridge.ErrLost.Error(), "lost", true},
+		{"lost while it ran", cancelled(bridge.ErrLost), done, bridge.Lost,
+			"event duestream.lost\nconsumer Error: " + bridge.ErrLost.Error(), "lost", false},
+		{"cancelled while it ran", cancelled(bridge.ErrCancelled), done, bridge.Cancelled,
+			"event duestream.cancelled\nconsumer Unset", "", false},
+		{"unreachable while it ran", cancelled(bridge.ErrUnreachable),
+			func(context.Context, *bridge.Message) error { return no }, bridge.Released,
+			"event duestream.unreachable\nconsumer Unset", "", true},
 		{"unknown", nil, done, bridge.Unknown, "event duestream.unknown\nconsumer Unset", "", false},
 		{"panic", nil, func(context.Context, *bridge.Message) error { panic("boom") }, bridge.Retried,
 			"event exception exception.message=panic: boom exception.type=panic\n" +
@@ -308,14 +319,17 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
 	// An abandoned handler returns after its delivery was settled, so Settled is not called any more.
-	late, end := context.WithCancelCause(context.Background())
-	end(bridge.ErrHandlerTimeout)
-	m := message(nil)
-	runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
-	_ = cfg.Handler(late, m)
-	redistest.Eventually(t, 2*time.Second, func() (bool, string) {
+	// Its context may have been cancelled for another reason before its time was over.
+	for _, cause := range []error{bridge.ErrHandlerTimeout, bridge.ErrLost, bridge.ErrUnreachable, bridge.ErrCancelled} {
+		late, end := context.WithCancelCause(context.Background())
+		end(cause)
+		m := message(nil)
+		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
+		_ = cfg.Handler(late, m)
+	}
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
 		runtime.GC()
-		return forgotten.Load() == 3, "a delivery is still held"
+		return forgotten.Load() == 6, fmt.Sprint(forgotten.Load(), " of 6 deliveries are forgotten")
 	})
 	runtime.KeepAlive(cfg)
 }
