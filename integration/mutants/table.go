@@ -186,6 +186,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestAReplacementSaysThatAPartitionDidNotAnswer", "./scheduler/producer"},
 	},
 	{
+		name: "a message that begins again counts from the beginning of its batch", file: "scheduler/producer/replace.go",
+		old:  "s.contestedSince = time.Now()",
+		new:  "s.contestedSince = time.Unix(0, 0)",
+		test: []string{"-run", "TestAContestedMessageOfALongBatch", "./scheduler/producer"},
+	},
+	{
 		name: "a batch of an import is not compared with itself", file: "stream/transfer/import.go",
 		old:  "repeated = append(repeated, i)\n\t\t\t\tcontinue",
 		new:  "_ = repeated",

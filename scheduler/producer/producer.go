@@ -239,7 +239,7 @@ func (s *batchRoute) schedule(ctx context.Context, ms []Message, since time.Time
 	results := s.store(ctx, ms, s.duplicates(ctx, ms), since)
 	s.takeAway(ctx, ms, results)
 	if some := s.contested(ctx, ms, results); len(some) > 0 {
-		s.again(ctx, ms, some, results, since)
+		s.again(ctx, ms, some, results)
 	}
 	return results
 }

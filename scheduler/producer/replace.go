@@ -187,10 +187,13 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	return again
 }
 
-// again schedules contested messages once more.
-func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, results []Result, since time.Time) {
+// again schedules contested messages once more, unless messages of the call have begun again for a long time.
+func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, results []Result) {
 	p := s.route.p
-	if time.Since(since) > max(p.cfg.RetryTimeout, p.try) {
+	if s.contestedSince.IsZero() {
+		s.contestedSince = time.Now()
+	}
+	if time.Since(s.contestedSince) > max(p.cfg.RetryTimeout, p.try) {
 		for _, at := range contested {
 			err := fmt.Errorf("%w: other calls replace the same ID again and again", ErrUncertain)
 			results[at].Err = wrap("schedule", s.route.queue, ms[at].ID, err)
@@ -198,7 +201,7 @@ func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, r
 		return
 	}
 	round, some := s.anew(ms, contested, results)
-	for i, result := range round.schedule(ctx, some, since) {
+	for i, result := range round.schedule(ctx, some, s.contestedSince) {
 		result.Replaced = result.Replaced || results[contested[i]].Replaced // in this round, or in one before
 		results[contested[i]] = result
 	}
@@ -213,7 +216,7 @@ func (s *batchRoute) anew(ms []Message, some []int, results []Result) (batchRout
 			again[i].At, again[i].Delay, again[i].Spread = due, 0, 0
 		}
 	}
-	return batchRoute{route: s.route, counts: s.counts, unread: s.unread}, again
+	return batchRoute{route: s.route, counts: s.counts, unread: s.unread, contestedSince: s.contestedSince}, again
 }
 
 // cancelIn cancels versions of messages in one partition, and returns which it found. waited is the error if that is

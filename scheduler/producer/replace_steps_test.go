@@ -185,6 +185,23 @@ func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
 	}
 }
 
+// A batch of many messages takes longer than its repeats may. A message of it that was contested once used to be
+// uncertain at once, as if other calls had replaced it again and again.
+func TestAContestedMessageOfALongBatchBeginsAgain(t *testing.T) {
+	t.Parallel()
+	r := newIdentityRig(t, redistest.Shared(t))
+	r.takes(Message{ID: "x", Key: keyOf(7), Delay: time.Hour, Dedup: time.Hour})
+	ms := []Message{
+		{ID: "x", Key: keyOf(3), Delay: time.Hour, Payload: []byte("first"), Replace: lua.Replace},
+		{ID: "x", Key: keyOf(3), Delay: 2 * time.Hour, Payload: []byte("last"), Replace: lua.Replace},
+	}
+	round := r.round(r.p, ms)
+	for _, result := range round.schedule(t.Context(), ms, time.Now().Add(-time.Hour)) {
+		redistest.Want(t, "result", result.Err, nil)
+	}
+	r.scheduled("x", 3, "last")
+}
+
 // A call that replaced nothing in its own partition begins again only beside another version: who cancelled its message
 // was told that it is never delivered.
 func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
@@ -254,7 +271,7 @@ func TestAMessageThatBeginsAgainSaysWhetherItReplacedOne(t *testing.T) {
 		ms := []Message{{ID: fmt.Sprint("replaced-", replaced), Key: keyOf(3), Delay: time.Hour, Replace: lua.Replace}}
 		results := []Result{{Receipt: Receipt{ID: ms[0].ID, Replaced: replaced}}}
 		round := r.round(r.p, ms)
-		round.again(t.Context(), ms, []int{0}, results, time.Now())
+		round.again(t.Context(), ms, []int{0}, results)
 		redistest.Want(t, ms[0].ID, fmt.Sprint(results[0].Replaced, results[0].Err), fmt.Sprint(replaced, nil))
 	}
 }

@@ -233,6 +233,8 @@ type batchRoute struct {
 	unread error // why the partitions are unknown although a message needs them: see needsPartitions
 
 	takes map[int]taking // extra work of replacements, by index in the batch
+
+	contestedSince time.Time // when a message of the call began again first; zero = none did
 }
 
 // batchRoute returns the route of messages to their partitions, and marks the queue to be registered. For messages with
