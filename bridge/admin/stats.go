@@ -10,7 +10,7 @@ import (
 )
 
 // Time returns the time of the server that holds a queue; messages of the queue are due and expire by that clock. For
-// "" it returns the time of any server.
+// "" it returns the time of the server that answers first.
 func (a *Admin) Time(ctx context.Context, queue string) (time.Time, error) {
 	if queue == "" {
 		return view.ServerTime(ctx, a.redis.Client)

@@ -28,12 +28,13 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 	"github.com/duestream/duestream/internal/loop"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
 const (
 	mostConnections  = 10_000
-	gatewayAskedEach = 2 * time.Second // time limit of /readyz for its PING to Redis
+	gatewayAskedEach = 2 * time.Second // time limit of /readyz for its question to Redis
 )
 
 // frontOptions are the HTTP flags of gateway and serve.
@@ -388,14 +389,14 @@ func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, pa
 	return nil
 }
 
-// reaches returns an error for /readyz if Redis does not answer.
+// reaches returns an error for /readyz if Redis does not answer; of a cluster, if no node does.
 func reaches(r *bridge.Redis) error {
 	if r == nil {
 		return errStarts
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), gatewayAskedEach)
 	defer cancel()
-	if r.Client.Do(ctx, r.Client.B().Ping().Build()).Error() != nil {
+	if _, err := view.ServerTime(ctx, r.Client); err != nil {
 		return errors.New("no answer from Redis")
 	}
 	return nil

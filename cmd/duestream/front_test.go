@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -199,5 +200,22 @@ func TestGatewayWaitsForAServerThatAnswersNoReadsYet(t *testing.T) {
 	gateway.listensFor("requests")
 	if secret, err := os.ReadFile(file); err != nil || len(secret) == 0 {
 		t.Errorf("the first token: %q, %v", secret, err)
+	}
+}
+
+// Readiness used to be asked of a random node of a cluster. While one of three hung, each third answer was 503.
+func TestAGatewayIsReadyWhileAnyNodeOfItsClusterAnswers(t *testing.T) {
+	t.Parallel()
+	c := redistest.Cluster(t, 3, 0)
+	r, err := bridge.Dial(t.Context(), c.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	c.Masters()[0].Pause()
+	for range 12 {
+		if err := reaches(r); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -39,6 +39,12 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestAPollSeesTheMasterThatComesBack", "./stream/pull"},
 	},
 	{
+		name: "a look at a queue asks any server for the time", file: "internal/view/server.go",
+		old:  "c.B().Time().Build().SetSlot(key)",
+		new:  "c.B().Time().Build()",
+		test: []string{"-run", "TestLooksAtAQueueAskItsOwnMaster", "./integration"},
+	},
+	{
 		name: "who waits keeps the partitions of the beginning", file: "stream/pull/wait.go",
 		old:  "\tw.takeUpPartitions()\n",
 		new:  "",

@@ -23,7 +23,7 @@ func ReadHeartbeats(ctx context.Context, c rueidis.Client, prefix string) ([]Hea
 	var now time.Time
 	var scores []rueidis.ZScore
 	key := lua.NewGlobals(prefix).Bridges
-	if err := Ask(ctx, c, clockOf(c.B().Time().Build(), &now),
+	if err := Ask(ctx, c, clockOf(c.B().Time().Build().SetSlot(key), &now),
 		Scores(c.B().Zrange().Key(key).Min("0").Max("-1").Rev().Withscores().Build(), &scores)); err != nil {
 		return nil, err
 	}

@@ -101,7 +101,7 @@ func (b *Bulk) Reschedule(ctx context.Context, queue string, f Filter, delay tim
 			return lua.Invalid("delay", delay.String(), "must be zero when a point in time is given")
 		}
 		if at.IsZero() {
-			now, err := view.ServerTime(ctx, b.client)
+			now, err := view.ServerTimeOf(ctx, b.client, lua.NewKeys(b.prefix, queue).Due)
 			if err != nil {
 				return err
 			}

@@ -230,7 +230,7 @@ func (d *DeadLetters) bounds(ctx context.Context, key string, f Filter) (from, t
 	if f.OlderThan == 0 && f.NewerThan == 0 {
 		return from, to, nil
 	}
-	now, err := view.ServerTime(ctx, d.client)
+	now, err := view.ServerTimeOf(ctx, d.client, key)
 	if err != nil {
 		return "", "", err
 	}

@@ -66,7 +66,7 @@ func Peek(ctx context.Context, c rueidis.Client, prefix, queue string, n int, pa
 
 func readPeeked(ctx context.Context, c rueidis.Client, prefix, queue string, names []string, n int, payloads bool) (p Peeked,
 	err error) {
-	if p.At, err = view.ServerTime(ctx, c); err != nil {
+	if p.At, err = view.ServerTimeOf(ctx, c, lua.NewKeys(prefix, queue).Due); err != nil {
 		return p, err
 	}
 	policy, _, err := stream.ReadPolicy(ctx, c, prefix, queue, "")

@@ -71,7 +71,7 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 		if err != nil {
 			return nil, err
 		}
-		now, err := view.ServerTime(ctx, c)
+		now, err := view.ServerTimeOf(ctx, c, keys.Stream)
 		if err != nil {
 			return nil, err
 		}

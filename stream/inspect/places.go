@@ -268,7 +268,7 @@ func (l *locator) held(ctx context.Context, e lua.Entry, group string) error {
 	if err != nil {
 		return err
 	}
-	now, err := view.ServerTime(ctx, l.c)
+	now, err := view.ServerTimeOf(ctx, l.c, l.keys.Stream)
 	if err != nil {
 		return err
 	}

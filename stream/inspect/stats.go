@@ -116,13 +116,14 @@ func Stats(ctx context.Context, c rueidis.Client, prefix, queue string) (QueueSt
 		return QueueStats{}, err
 	}
 	parts := newPartitions(prefix, queue, counts)
-	now, err := view.ServerTime(ctx, c)
-	if err == nil {
-		err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
-			r := deepReader{partitionReader{c, now, true}, prefix, parts[i]}
-			return r.read(ctx)
-		})
-	}
+	err = view.EachPartition(counts.Names(queue), func(i int, _ string) error {
+		now, err := view.ServerTimeOf(ctx, c, parts[i].keys.Due)
+		if err != nil {
+			return err
+		}
+		r := deepReader{partitionReader{c, now, true}, prefix, parts[i]}
+		return r.read(ctx)
+	})
 	if err != nil {
 		return QueueStats{}, fmt.Errorf("stats of %s: %w", queue, err)
 	}

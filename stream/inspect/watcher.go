@@ -91,17 +91,10 @@ func (w *Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([
 	return samples, nil
 }
 
-// clock returns the time of the first server that answers: of a cluster, one may be away.
-func (w *Watcher) clock(ctx context.Context) (now time.Time, err error) {
-	for _, node := range w.c.Nodes() {
-		call, cancel := context.WithTimeout(ctx, sampleTimeout)
-		now, err = view.ServerTime(call, node)
-		cancel()
-		if err == nil {
-			return now, nil
-		}
-	}
-	return now, err
+func (w *Watcher) clock(ctx context.Context) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTimeout)
+	defer cancel()
+	return view.ServerTime(ctx, w.c)
 }
 
 // inTurn returns the queues of this look: all, or as many as have 512 partitions together, at least one.

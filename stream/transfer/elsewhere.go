@@ -25,7 +25,7 @@ func (im *Import) letterName(r Record) string { return im.source + "/" + r.Lette
 func (im *Import) findElsewhere(ctx context.Context, records []Record, indices []int, results []error) error {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	at, err := view.ServerTime(call, im.c)
+	at, err := view.ServerTimeOf(call, im.c, im.keys(0).Seen)
 	if err != nil {
 		return fmt.Errorf("import into %s: %w", im.queue, err)
 	}

@@ -41,7 +41,7 @@ func NewExport(c rueidis.Client, prefix, queue string, kinds ...RecordKind) *Exp
 
 // Time returns the server's clock.
 func (e *Export) Time(ctx context.Context) (time.Time, error) {
-	now, err := view.ServerTime(ctx, e.c)
+	now, err := view.ServerTimeOf(ctx, e.c, lua.NewKeys(e.prefix, e.queue).Due)
 	if err != nil {
 		return now, fmt.Errorf("export %s: %w", e.queue, err)
 	}

@@ -23,7 +23,7 @@ func (im *Import) moved(id string) string {
 // Remember stores IDs for the window, so that Known reports them whatever was imported under them and whatever becomes
 // of it. One round trip, O(log n) for each; may be repeated.
 func (im *Import) Remember(ctx context.Context, ids []string) error {
-	now, err := view.ServerTime(ctx, im.c)
+	now, err := view.ServerTimeOf(ctx, im.c, im.keys(0).Seen)
 	if err != nil {
 		return fmt.Errorf("import into %s: %w", im.queue, err)
 	}
@@ -45,7 +45,7 @@ func (im *Import) Remember(ctx context.Context, ids []string) error {
 // Known reports for each ID whether an import from this source has remembered it within its window, by any partition
 // count that the queue had then. One round trip, O(1) for each ID and count.
 func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
-	now, err := view.ServerTime(ctx, im.c)
+	now, err := view.ServerTimeOf(ctx, im.c, im.keys(0).Seen)
 	if err != nil {
 		return nil, fmt.Errorf("import into %s: %w", im.queue, err)
 	}

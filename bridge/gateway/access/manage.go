@@ -201,7 +201,7 @@ type asker interface {
 
 // all reads the hash in steps. An unreadable token has a Problem. It also returns the server's time.
 func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, err error) {
-	clock, err := c.Do(ctx, c.B().Time().Build()).AsIntSlice()
+	clock, err := c.Do(ctx, c.B().Time().Build().SetSlot(h.key)).AsIntSlice()
 	if err != nil {
 		return nil, now, lua.Classify("TIME", err)
 	}
