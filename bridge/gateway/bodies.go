@@ -18,19 +18,22 @@ const (
 // share limits the use of a resource by each token, so that one token cannot take all of it. The zero value allows
 // one at a time.
 type share struct {
-	most int // for each token
+	most  int // for each token
+	inAll int // for all tokens together; 0 = no limit
 
-	mu sync.Mutex
-	of map[string]int
+	mu    sync.Mutex
+	of    map[string]int
+	total int
 }
 
-// begin counts one more for a token, even above the limit. It reports whether the token is over its limit now.
+// begin counts one more for a token, even above the limits. It reports whether the token, or the sum of all tokens, is
+// over its limit now.
 func (s *share) begin(token string) (over bool) { return s.add(token, 1) }
 
 // end counts one less for a token.
 func (s *share) end(token string) { s.add(token, -1) }
 
-// add adds n, which may be negative, to a token's count. It reports whether the token is over its limit now.
+// add adds n, which may be negative, to a token's count. It reports whether a limit is passed now, as begin does.
 func (s *share) add(token string, n int) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +44,8 @@ func (s *share) add(token string, n int) (over bool) {
 	if s.of[token] = count; count == 0 {
 		delete(s.of, token)
 	}
-	return count > max(1, s.most)
+	s.total += n
+	return count > max(1, s.most) || s.inAll > 0 && s.total > s.inAll
 }
 
 // full reports whether a token has reached its limit.

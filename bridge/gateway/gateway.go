@@ -55,7 +55,8 @@ type Config struct {
 
 	MaxPayload int // bytes of a payload; default 1 MiB, at most 16 MiB
 	// MaxPolls limits the callers that wait for messages or listen to events at the same time. Further ones get 503.
-	// One token may have a quarter of them, and may send as many streams of lines at the same time. Default 10,000.
+	// It also limits the streams of lines that are read at the same time. One token may have a quarter of each. Default
+	// 10,000.
 	MaxPolls int
 	// MaxRequests limits the requests that are answered at the same time. Further ones get 503. One token may have a
 	// quarter of them in each of two states: bodies that are read, with 1 MiB of memory for each and at least 64 MiB,
@@ -119,7 +120,7 @@ func New(cfg Config) (*Gateway, error) {
 	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
 		polls:  make(chan struct{}, cfg.MaxPolls),
 		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
-		waiting: share{most: cfg.MaxPolls / 4}, streams: share{most: cfg.MaxPolls / 4},
+		waiting: share{most: cfg.MaxPolls / 4}, streams: share{most: cfg.MaxPolls / 4, inAll: cfg.MaxPolls},
 		bytes: share{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)},
 		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
 			Logger: cfg.Logger})}
@@ -163,6 +164,11 @@ const (
 	idleTimeout    = 60 * time.Second
 	maxHeaderBytes = 64 << 10
 )
+
+// Connections returns how many connections a listener for the gateway should keep open at most. Over HTTP/1.1 each
+// caller that waits, and each stream of lines, holds a connection. MaxPolls limits both. Two connections for each of
+// MaxRequests are left for other callers.
+func (g *Gateway) Connections() int { return 2*g.cfg.MaxPolls + 2*g.cfg.MaxRequests }
 
 // NewServer returns a server for a Gateway, with limits on time and memory for each connection. It speaks HTTP/1.1,
 // and HTTP/2 without TLS to clients that begin with it. Shutdown ends within the Timeout of the Gateway: callers that

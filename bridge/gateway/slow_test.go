@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -440,6 +441,34 @@ func TestStreamsOfLinesOfOneTokenAreBounded(t *testing.T) {
 	again, fourth := r.line(weak, 10)
 	end(again)
 	r.want(fourth, `200 {"line":1,"id":`)
+}
+
+// Streams of all tokens together are bounded as well, because each holds a connection.
+func TestStreamsOfLinesOfAllTokensAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(c *Config) { c.MaxPolls = 4 })
+	tokens := make([]string, 5)
+	for i := range tokens {
+		tokens[i] = r.allow(access.Token{Name: fmt.Sprint("t", i), Verbs: []access.Verb{access.Publish},
+			Queues: []string{"other"}})
+	}
+	var first *io.PipeWriter
+	for i, token := range tokens[:4] {
+		line, _ := r.line(token, 10)
+		first = cmp.Or(first, line)
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return r.g.streams.full(fmt.Sprint("t", i)), "the stream has not begun"
+		})
+	}
+	_, refused := r.line(tokens[4], 10)
+	r.want(refused, "503 ")
+	end(first)
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return !r.g.streams.full("t0"), "the stream has not ended"
+	})
+	again, said := r.line(tokens[4], 10)
+	end(again)
+	r.want(said, `200 {"line":1,"id":`)
 }
 
 func TestBytesOfBodiesOfOneTokenAreBounded(t *testing.T) {

@@ -32,10 +32,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const (
-	mostConnections  = 10_000
-	gatewayAskedEach = 2 * time.Second // time limit of /readyz for its question to Redis
-)
+const gatewayAskedEach = 2 * time.Second // time limit of /readyz for its question to Redis
 
 // frontOptions are the HTTP flags of gateway and serve.
 type frontOptions struct {
@@ -264,12 +261,17 @@ func (f *front) answer(ctx context.Context) error {
 	operators := lmstfy.NewAdmin(admin.New(r, f.prefix), version, f.log)
 	f.operators.Store(&operators)
 	f.redis.Store(r)
+	return f.serve(ctx, g)
+}
+
+// serve answers the requests that come to the socket, until ctx ends.
+func (f *front) serve(ctx context.Context, g *gateway.Gateway) error {
 	f.log.Info("listens for requests", slog.String("address", f.socket.Addr().String()))
 	server := gateway.NewServer(g)
 	if f.certs != nil {
 		server.TLSConfig = f.certs.Config()
 	}
-	return serveHTTP(ctx, server, listener.Limit(f.socket, mostConnections), f.patience, f.log)
+	return serveHTTP(ctx, server, listener.Limit(f.socket, g.Connections()), f.patience, f.log)
 }
 
 // beginWhenReady repeats begin until Redis answers. A server that loads its data at its start already takes

@@ -1,13 +1,23 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/gateway"
+	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -86,4 +96,73 @@ func TestGatewayRefusesWhatItCannotListenOn(t *testing.T) {
 			t.Errorf("%s: exit code %d, stderr without %q:\n%s", args, r.code, want, r.err)
 		}
 	}
+}
+
+// Regression: a gateway took as many connections as callers that may wait. When so many waited, everybody else's
+// connection was never accepted: nobody could publish or settle, and nobody got an answer.
+func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	c := newCLI(t)
+	redis, err := bridge.Dial(t.Context(), c.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer redis.Close()
+	store, err := access.Open(access.Config{Client: redis.Client, Prefix: c.prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := gateway.New(gateway.Config{Redis: redis, Prefix: c.prefix, Access: store, MaxPolls: 8, MaxRequests: 16})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	f := &front{patience: 20 * time.Second, log: slog.New(slog.DiscardHandler)}
+	if f.socket, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	all.Go(func() { _ = f.serve(ctx, g) })
+	base := "http://" + f.socket.Addr().String() + "/v1/queues/q/"
+	asks := func(client *http.Client, token, path string) (int, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, nil)
+		if err != nil {
+			return 0, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		res, err := client.Do(req)
+		if err != nil {
+			return 0, err
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		return res.StatusCode, errors.Join(err, res.Body.Close())
+	}
+	var tokens [4]addedToken // each may have a quarter
+	for i := range tokens {
+		decode(t, c.ok("token", "add", fmt.Sprint("t", i), "--verb", "publish,consume", "-q", "q", "--json"), &tokens[i])
+		for range 2 {
+			all.Go(func() {
+				one := &http.Client{Transport: &http.Transport{}} // keeps its connection when it waits again
+				defer one.CloseIdleConnections()
+				for ctx.Err() == nil { // a probe below may have taken its place
+					_, _ = asks(one, tokens[i].Secret, "deliveries?group=g&wait_ms=60000")
+				}
+			})
+		}
+	}
+	others := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	answers := func(token, path string, want int) {
+		t.Helper()
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			status, err := asks(others, token, path)
+			return status == want, fmt.Sprint(path, ": ", status, err)
+		})
+	}
+	for _, one := range tokens {
+		answers(one.Secret, "deliveries?group=g&wait_ms=1", http.StatusServiceUnavailable) // its others wait
+	}
+	answers(tokens[0].Secret, "messages?id=m&in_ms=3600000", http.StatusCreated)
 }

@@ -278,4 +278,16 @@ var gatewayMutants = []mutant{
 		new:  "\t\t\tif ctx.Err() == nil {\n\t\t\t\tr.cfg.Added(key, added[key])\n\t\t\t}\n",
 		test: []string{"-run", "TestAnEntryThatComesWhenTheStreamsChange", "./internal/tail"},
 	},
+	{
+		name: "callers that wait take all connections", file: "bridge/gateway/gateway.go",
+		old:  "return 2*g.cfg.MaxPolls + 2*g.cfg.MaxRequests",
+		new:  "return g.cfg.MaxPolls",
+		test: []string{"-run", "TestCallersThatWaitLeaveConnections", "./cmd/duestream"},
+	},
+	{
+		name: "streams of lines of many tokens take all connections", file: "bridge/gateway/gateway.go",
+		old:  ", inAll: cfg.MaxPolls}",
+		new:  "}",
+		test: []string{"-run", "TestStreamsOfLinesOfAllTokens", "./bridge/gateway"},
+	},
 }
