@@ -132,25 +132,17 @@ const mostTimeouts = 6 // times Config.Timeout: after so long a wait the token i
 // pull is Puller.Pull for a wait of any length. It leaves out jobs that expired or were acknowledged. It ends when
 // the token is no longer valid.
 func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]pull.Delivery, error) {
-	var unreached error
-	queues := make([]string, 0, len(r.Queues))
-	for _, name := range r.Queues {
-		err := c.ensure(ctx, name)
-		switch {
-		case err == nil, len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType): // the Puller skips such a queue
-			queues = append(queues, name)
-		case len(r.Queues) > 1 && lua.Temporary(err):
-			unreached = err
-		default:
+	names := r.Queues
+	for {
+		var unreached error
+		var err error
+		if r.Queues, unreached, err = c.ensured(ctx, names); err != nil {
 			return nil, err
 		}
-	}
-	if len(queues) == 0 {
-		return nil, unreached
-	}
-	r.Queues = queues
-	for {
 		r.Wait = min(max(0, time.Until(deadline)), mostTimeouts*c.cfg.Timeout, pull.MaxWait)
+		if unreached != nil {
+			r.Wait = min(r.Wait, ensureAgain) // then all are looked at again
+		}
 		found, err := c.cfg.Puller.Pull(ctx, r)
 		if errors.Is(err, bridge.ErrInvalid) { // another client changed the settings: the next call writes them again
 			c.forget(r.Queues)
@@ -171,6 +163,25 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 			return nil, err
 		}
 	}
+}
+
+// ensured returns the queues that can be received from. Of several it leaves out those whose settings are not known
+// and cannot be reached: unreached is why.
+func (c *call) ensured(ctx context.Context, names []string) (queues []string, unreached, failed error) {
+	for i, err := range c.ensureAll(ctx, names) {
+		switch {
+		case err == nil, len(names) > 1 && errors.Is(err, bridge.ErrWrongType): // the Puller skips such a queue
+			queues = append(queues, names[i])
+		case len(names) > 1 && lua.Temporary(err):
+			unreached = err
+		default:
+			return nil, nil, err
+		}
+	}
+	if len(queues) == 0 {
+		return nil, nil, unreached
+	}
+	return queues, unreached, nil
 }
 
 var errSettings = failure(http.StatusServiceUnavailable, "the settings of the queue were changed: try again")

@@ -252,19 +252,62 @@ func (c *call) take(verb access.Verb, n int) error {
 		"msg": "token(" + c.grant.Name() + ") " + action + " reach the limit rate, please retry later"}}
 }
 
-// ensure calls EnsureQueue for a queue, at most once a minute.
-func (s *Server) ensure(ctx context.Context, name string) error {
-	s.mu.Lock()
-	fresh := time.Since(s.ensured[name]) < time.Minute
-	s.mu.Unlock()
-	if fresh {
-		return nil
+const (
+	ensureEvery = time.Minute
+	ensureAgain = 5 * time.Second // after a look that failed, at a queue whose settings were right before
+	ensureWait  = time.Second     // for a look at such a queue, or at one of several
+)
+
+// ensureAll calls EnsureQueue for queues, at most once a minute for each. It does so for all at the same time, so that
+// one whose server does not answer delays no other. Settings that were right before count as right while they cannot be
+// looked at.
+func (s *Server) ensureAll(ctx context.Context, names []string) []error {
+	errs := make([]error, len(names))
+	var looks sync.WaitGroup
+	for i, name := range names {
+		if due, known := s.isDue(name); due {
+			looks.Go(func() { errs[i] = s.ensure(ctx, name, known, len(names) > 1) })
+		}
 	}
-	if err := EnsureQueue(ctx, s.cfg.Admin, name); err != nil {
+	looks.Wait()
+	return errs
+}
+
+// isDue reports whether a caller is to look at the settings of a queue, and whether they were right before. If they
+// were, others go on with them meanwhile.
+func (s *Server) isDue(name string) (due, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, known := s.ensured[name]
+	if time.Since(at) < ensureEvery {
+		return false, known
+	}
+	if known {
+		s.ensured[name] = time.Now().Add(ensureAgain - ensureEvery)
+	}
+	return true, known
+}
+
+func (s *Server) ensure(ctx context.Context, name string, known, several bool) error {
+	limited := ctx
+	if known || several {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, ensureWait)
+		defer cancel()
+	}
+	err := EnsureQueue(limited, s.cfg.Admin, name)
+	switch {
+	case ctx.Err() != nil:
 		return err
+	case known && lua.Temporary(err):
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err != nil {
+		delete(s.ensured, name)
+		return err
+	}
 	if len(s.ensured) > mostKnown {
 		clear(s.ensured)
 	}
