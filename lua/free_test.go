@@ -159,3 +159,50 @@ func TestAckBehindAHeldEntryFrees(t *testing.T) {
 		}
 	})
 }
+
+// An entry that another program adds with an ID of its own may have a sequence number beyond 2^53. The walks through a
+// stream used to stay at such an entry: no recurrence of its queue was planned any more, and a cancel never ended.
+func TestWalksPassEntriesWithLargeSequenceNumbers(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		for _, seq := range []string{"99999999999999", "999999999999999", "1795286052123456789", "18446744073709551615"} {
+			if b.inProcess() && len(seq) > 18 {
+				continue // that server takes no larger ones
+			}
+			b.do("DEL", b.k.Stream)
+			b.groups("holds", "unread")
+			b.do("XADD", b.k.Stream, "1-1", "id", "held")
+			b.do("XADD", b.k.Stream, "5-"+seq, "id", "m")
+			b.do("XADD", b.k.Stream, "6-1", "id", "last")
+			redistest.Want(b, "unfinished "+seq, b.unfinished(&Unfinished{}, "absent"), false)
+
+			es := b.read("holds", "c", 3)
+			b.read("unread", "c", 3)
+			for _, group := range []string{"holds", "unread"} {
+				b.xack(group, es[1:]...)
+			}
+			cursor, freed := "", 0
+			for range 3 {
+				trimmed := b.trim(cursor, 1, 1000)
+				cursor, freed = trimmed.Cursor, freed+trimmed.Freed
+			}
+			redistest.Want(b, "freed behind the held entry "+seq, freed, 2)
+		}
+	})
+}
+
+// A cancel walks through the stream as well.
+func TestACancelPassesEntriesWithLargeSequenceNumbers(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.do("XADD", b.k.Stream, "5-999999999999999", "id", "m")
+		b.do("XADD", b.k.Stream, "6-1", "id", "last")
+		var walks int
+		for w := (EntryWalk{Limit: 1}); w.Cursor != "" || walks == 0; walks++ {
+			var err error
+			if w, _, err = CancelEntries(b.ctx, b.c, b.k, w, []string{"last"}, Durability{}); err != nil || walks > 10 {
+				b.Fatal(walks, err)
+			}
+		}
+		redistest.Want(b, "entries that are left", len(b.entries(b.k.Stream)), 1)
+	})
+}

@@ -32,17 +32,18 @@ local function is_there(entry)
 end
 
 -- Looks at a holder of a key. Whether any group needs an entry is looked up later, for all entries together.
+local most_entries = room(groups)
 local function look(key, by)
   local is_entry = string.find(by, '^%d+%-%d+$')
   if is_entry and is_there(by) then
-    if #entries < room(groups) then entries[#entries + 1], key_of[by] = by, key end
+    if #entries < most_entries then entries[#entries + 1], key_of[by] = by, key end
   elseif is_entry or not redis.call('ZSCORE', due, by) then
     add_pair(held, key, by)
   end
 end
 
 local looked, before_all = 0, cursor
-while looked < limit and bytes < MOST_BYTES do
+while looked < limit and bytes < MOST_BYTES and #entries < most_entries do
   local first = redis.call('ZRANGEBYLEX', turns, cursor == '' and '-' or '(' .. cursor .. ' ', '+', 'LIMIT', 0, 1)[1]
   bytes = bytes + (first and #first or 0)
   looked, cursor = looked + 1, first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''

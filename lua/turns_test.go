@@ -604,3 +604,38 @@ func TestSweepClearsPlacesThatNobodyIsIn(t *testing.T) {
 		redistest.Want(b, "places and the holder", b.count("ZCARD", b.k.Turns), 125)
 	})
 }
+
+// A call looks up the entries of some keys only, fewer with each group that holds anything. Keys behind them used to be
+// passed over in every round, for as long as the first ones stayed in flight.
+func TestSweepWithManyGroupsComesToEveryKey(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		if b.inProcess() { // too slow for so many groups
+			return
+		}
+		const groups, keys = 60, 100
+		names := []string{"g"}
+		for i := range groups {
+			names = append(names, fmt.Sprintf("g%02d", i))
+		}
+		b.groups(names...)
+		items := []Item{}
+		for i := range keys {
+			items = append(items, b.keyed(fmt.Sprintf("a%03d", i), fmt.Sprintf("k%03d", i), 9))
+		}
+		b.enqueue(items...)
+		b.drain(keys)
+		given := map[string]Entry{}
+		for _, e := range b.read("g", "c", keys) {
+			given[e.ID] = e
+		}
+		for _, name := range names[1:] {
+			all := b.read(name, "c", keys)
+			b.xack(name, all[1:]...) // it holds the entry of k000
+		}
+		b.enqueue(b.keyed("next", "k090", 8))
+		b.drain(1)
+		b.xack("g", given["a090"])
+		b.passTurns()
+		b.wantDelivered([]string{"g"}, "next")
+	})
+}

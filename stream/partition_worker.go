@@ -141,8 +141,12 @@ func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 }
 
 // leave releases entries that a cut-off read delivered to this consumer but the worker never saw, and removes the
-// consumer if it holds nothing. If this fails, the reclaimer does it.
+// consumer if it holds nothing. If this fails, the reclaimer does it. A worker that has not joined its group was given
+// nothing: what its consumer name holds belongs to a worker of before, or to another one of that name.
 func (p *partitionWorker) leave() {
+	if !p.joined {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	if p.cutOff {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -124,6 +125,9 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.served[0].leave()
+	redistest.Want(t, "released before it joined", w.Stats().Released, uint64(0))
+	w.served[0].joined = true // it read them itself, and the connection broke
+	w.served[0].leave()
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 	redistest.Want(t, "released", w.Stats().Released, uint64(n))
 	meta, _ := r.Client.Do(t.Context(), r.Client.B().Hgetall().Key(r.Keys.Meta).Build()).AsStrMap()
@@ -192,6 +196,26 @@ func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
 			t.Error("meta of a retry: ", meta)
 		}
 	}
+}
+
+// Regression: a worker that was stopped while it could not join released what its consumer name held. The attempt
+// that had killed the worker of before did not count.
+func TestAWorkerThatNeverJoinedReleasesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.unseenEntries("me", 3)
+	w, err := NewWorker(WorkerConfig{
+		Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix, Queue: r.Queue, Group: "g", Consumer: "me",
+		Handler: func(context.Context, *Message) error { return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	redistest.Want(t, "run", w.Run(ctx), nil)
+	redistest.Want(t, "left to the reclaimer", r.Pending("g"), int64(3))
+	redistest.Want(t, "consumers", len(queuetest.Array(t, r.Do("XINFO", "CONSUMERS", r.Keys.Stream, "g"))), 1)
 }
 
 // hungClient is a client whose calls block while hangs is set.

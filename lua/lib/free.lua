@@ -50,11 +50,21 @@ local function is_held(stream)
   return false, #reply
 end
 
+-- Adds one to a number of up to 20 digits, as text.
+local function plus_one(number)
+  local front, nines = string.match(number, '^(%d-)(9*)$')
+  if front == '' then return '1' .. string.rep('0', #nines) end
+  return string.sub(front, 1, -2) .. string.char(string.byte(front, -1) + 1) .. string.rep('0', #nines)
+end
+
 -- The entry ID that follows id.
 local function successor(id)
   local ms, seq = id_parts(id)
-  if #seq > 14 then return id end
-  return ms .. '-' .. digits(tonumber(seq) + 1)
+  if #seq < 15 then return ms .. '-' .. digits(tonumber(seq) + 1) end
+  local most = '18446744073709551615' -- 2^64 - 1
+  if seq ~= most then return ms .. '-' .. plus_one(seq) end
+  if ms ~= most then return plus_one(ms) .. '-0' end
+  return id -- the last one that there can be
 end
 
 -- Returns bound: every group is done with all entries below it; and delivered: the last entry that every group has been
