@@ -22,6 +22,8 @@ type delivery struct {
 
 	handling handling // not used for a retry of another group
 
+	slotReturned bool // its settlement fails, and its slot was given back; used by settler
+
 	// Written when the handling ends.
 	panicked bool
 	returned time.Duration // since read; only set for an observer

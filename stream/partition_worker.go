@@ -51,7 +51,7 @@ type partitionWorker struct {
 
 	policyChanged chan struct{} // poked
 	refresh       chan struct{} // poked
-	resumed       chan struct{} // poked: the policy no longer pauses it
+	resumed       chan struct{} // poked: the policy no longer pauses it, or settlements work again
 
 	delivered, acknowledged, retried, dead, released, snoozed, skipped, cancelled, lost, timedOut, abandoned atomic.Uint64
 }

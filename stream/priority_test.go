@@ -397,3 +397,55 @@ func TestShareIsNotSaved(t *testing.T) {
 		t.Errorf("%d, and %d claims are left", n, len(s.order.claims))
 	}
 }
+
+// A queue whose deliveries cannot be settled keeps no slots from the others. Regression: the slots of its deliveries
+// stayed taken until they were settled, so a queue with a key of another type stopped every queue of the worker.
+func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{true, false} {
+		r := newRig(t, redistest.Shared(t))
+		const slots, each = 2, 50
+		rigs, all := r.queues(map[string]int{"bad": each}, "bad", "fine")
+		bad := rigs["bad"].Keys
+		r.Do("DEL", bad.Payload)
+		r.Do("SET", bad.Payload, "of somebody else")
+		var got calls
+		w, stop := r.serve(WorkerConfig{Queues: all, Strict: strict, Concurrency: slots, Handler: func(_ context.Context,
+			m *Message) error {
+			got.add(m)
+			if m.Queue == all[0].Queue {
+				return errors.New("no")
+			}
+			return nil
+		}})
+		count := func(queue string) (n int) {
+			for _, name := range got.all() {
+				if name == queue {
+					n++
+				}
+			}
+			return n
+		}
+		redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+			return count("bad") >= slots, fmt.Sprint(got.all())
+		})
+		rigs["fine"].Fill(each)
+		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+			return count("fine") == each, fmt.Sprint(count("fine"), " of ", each)
+		})
+		if n := count("bad"); n > 2*slots {
+			t.Errorf("%d messages of the bad queue are held, want at most twice as many as there are slots", n)
+		}
+		err := w.Ready()
+		redistest.Want(t, "the bad queue is named", err != nil && strings.Contains(err.Error(), all[0].Queue), true)
+
+		r.Do("DEL", bad.Payload)
+		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+			return count("bad") == each && w.Stats().Retried == each, fmt.Sprintf("%d, %+v", count("bad"), w.Stats())
+		})
+		redistest.Want(t, "stop", stop(), nil)
+		w.slots.mu.Lock()
+		redistest.Want(t, "free slots", w.slots.free, slots)
+		w.slots.mu.Unlock()
+	}
+}

@@ -64,6 +64,11 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		p.rest(ctx)
 		return nil
 	}
+	if p.settle.failing.Load() {
+		p.setIdle(true)
+		loop.SleepUntil(ctx, heldLook, p.resumed)
+		return nil
+	}
 	admitted, err := p.admitted(ctx)
 	if err != nil {
 		return err

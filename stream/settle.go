@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/duestream/duestream/internal/loop"
@@ -34,6 +36,8 @@ type settler struct {
 	last time.Time // beginning of the last call; used by run only
 
 	passes pulse
+
+	failing atomic.Bool // the last call failed, and the slots of waiting deliveries were given back
 
 	mu    sync.Mutex
 	acks  []*delivery
@@ -135,26 +139,37 @@ func (s *settler) pressing() bool {
 
 // pass settles one batch of each kind. It returns false if nothing was waiting.
 func (s *settler) pass(ctx context.Context) bool {
-	now := time.Now()
 	s.mu.Lock()
-	acks := cutBatch(&s.acks, settleBatch, func(d *delivery) int {
+	waiting := len(s.acks) + len(s.fails)
+	s.mu.Unlock()
+	if waiting == 0 {
+		return false
+	}
+	s.last = time.Now()
+	s.passes.begin()
+	s.settleAcks(ctx, s.nextAcks())
+	s.passes.step()
+	s.settleFails(ctx, s.nextFails())
+	s.passes.end()
+	return ctx.Err() == nil
+}
+
+func (s *settler) nextAcks() []*delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	return cutBatch(&s.acks, settleBatch, func(d *delivery) int {
 		if s.w.heldAt(d, now).ID == "" {
 			return 0
 		}
 		return len(d.msg.Payload) // to compare the ID the script reads the entry
 	})
-	fails := cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
-	s.mu.Unlock()
-	if len(acks)+len(fails) == 0 {
-		return false
-	}
-	s.last = now
-	s.passes.begin()
-	s.settleAcks(ctx, acks)
-	s.passes.step()
-	s.settleFails(ctx, fails)
-	s.passes.end()
-	return ctx.Err() == nil
+}
+
+func (s *settler) nextFails() []failedDelivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cutBatch(&s.fails, failBatch, func(f failedDelivery) int { return len(f.d.msg.Payload) })
 }
 
 // cutBatch cuts at most n items off the front of a list, and at most settleBytes, but at least one.
@@ -178,7 +193,7 @@ func (s *settler) settleAcks(ctx context.Context, batch []*delivery) {
 		return
 	}
 	var won []bool
-	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
+	certain, err := w.insist(ctx, batch, func(ctx context.Context) (err error) {
 		held, now := make([]lua.Held, len(batch)), time.Now()
 		for i, d := range batch {
 			held[i] = w.heldAt(d, now)
@@ -216,7 +231,11 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 	}
 	var outcomes []lua.Outcome
 	var attempts lua.Attempts
-	certain, err := w.insist(ctx, func(ctx context.Context) (err error) {
+	deliveries := make([]*delivery, len(batch))
+	for i, one := range batch {
+		deliveries[i] = one.d
+	}
+	certain, err := w.insist(ctx, deliveries, func(ctx context.Context) (err error) {
 		failures, now := make([]lua.Failure, len(batch)), time.Now()
 		for i, one := range batch {
 			failures[i] = one.f
@@ -226,7 +245,7 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 		outcomes, err = lua.Retry(ctx, w.cfg.Client, w.keys, w.cfg.Group, attempts, failures)
 		return err
 	})
-	done, tally := make([]*delivery, len(batch)), w.newTally()
+	tally := w.newTally()
 	for i, one := range batch {
 		settlement := Unknown
 		if err == nil {
@@ -243,11 +262,10 @@ func (s *settler) settleFails(ctx context.Context, batch []failedDelivery) {
 			tally.failure = &one.f
 		}
 		w.settled(one.d, settlement, certain, tally)
-		done[i] = one.d
 	}
 	w.told(observe.Failing, len(batch))
 	w.tellSettled(tally)
-	w.drop(done...)
+	w.drop(deliveries...)
 }
 
 // delayOf returns the delay between a message's failure and its next delivery.
@@ -305,7 +323,7 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 	slots := 0
 	for _, d := range ds {
 		d.cancel(nil)
-		if !d.foreign() && !d.handling.keepsSlot {
+		if d.hasSlot() {
 			slots++
 		}
 	}
@@ -316,9 +334,48 @@ func (p *partitionWorker) drop(ds ...*delivery) {
 // settling is the part of the worker's reported state that settlements have: reads may work while settlements fail.
 const settling = "settling"
 
-// insist repeats a call until it succeeds, with backoff. It fails only if ctx ends. certain: the server executed none
-// of the failed tries.
-func (p *partitionWorker) insist(ctx context.Context, call func(context.Context) error) (certain bool, err error) {
+// hasSlot reports whether the delivery keeps a slot until it is settled.
+func (d *delivery) hasSlot() bool {
+	return !d.foreign() && !d.handling.keepsSlot && !d.slotReturned
+}
+
+// returnSlots gives back the slots of a batch that could not be settled, and of all deliveries that wait behind it, so
+// that a partition whose settlements fail keeps no slots from the others. Their handlers have ended. The partition
+// reads nothing until its settlements work again, so it never holds more than twice as many messages as there are
+// slots. The only partition of a worker keeps its slots.
+func (s *settler) returnSlots(batch []*delivery) {
+	if s.w.worker.parts.Load() == 1 {
+		return
+	}
+	s.failing.Store(true)
+	s.mu.Lock()
+	waiting := slices.Concat(batch, s.acks)
+	for _, f := range s.fails {
+		waiting = append(waiting, f.d)
+	}
+	s.mu.Unlock()
+	slots := 0
+	for _, d := range waiting {
+		if d.hasSlot() {
+			d.slotReturned = true
+			slots++
+		}
+	}
+	s.w.slots.put(slots)
+}
+
+// worked lets the partition read again.
+func (s *settler) worked() {
+	if s.failing.Swap(false) {
+		loop.Poke(s.w.resumed)
+	}
+}
+
+// insist repeats a call that settles a batch until it succeeds, with backoff. It fails only if ctx ends. certain: the
+// server executed none of the failed tries.
+func (p *partitionWorker) insist(
+	ctx context.Context, batch []*delivery, call func(context.Context) error,
+) (certain bool, err error) {
 	wait := loop.NewBackoff(2 * time.Second)
 	for certain = true; ; {
 		try, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -326,6 +383,7 @@ func (p *partitionWorker) insist(ctx context.Context, call func(context.Context)
 		cancel()
 		if err == nil {
 			p.state.ReportPart(settling, nil)
+			p.settle.worked()
 			return certain, nil
 		}
 		certain = certain && !lua.Ambiguous(err)
@@ -335,6 +393,7 @@ func (p *partitionWorker) insist(ctx context.Context, call func(context.Context)
 		p.broken.Add(1)
 		p.settle.passes.step()
 		p.state.ReportPart(settling, err)
+		p.settle.returnSlots(batch)
 		if !loop.Sleep(ctx, wait.NextBackOff()) {
 			return certain, ctx.Err()
 		}
