@@ -3,6 +3,7 @@ package lmstfy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -144,9 +145,8 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 			r.Wait = min(r.Wait, ensureAgain) // then all are looked at again
 		}
 		found, err := c.cfg.Puller.Pull(ctx, r)
-		if errors.Is(err, bridge.ErrInvalid) { // another client changed the settings: the next call writes them again
-			c.forget(r.Queues)
-			return nil, errSettings
+		if errors.Is(err, bridge.ErrInvalid) {
+			err = c.refused(err, r.Queues, unreached)
 		}
 		if err != nil {
 			return nil, err
@@ -183,6 +183,46 @@ func (c *call) ensured(ctx context.Context, names []string) (queues []string, un
 	}
 	return queues, unreached, nil
 }
+
+// refused returns the answer to a request that the Puller refused: nil if other queues were asked and have no job.
+func (c *call) refused(err error, queues []string, unreached error) error {
+	settings, groups := reasons(err)
+	switch {
+	case settings > 0 || groups == 0: // another client changed the settings: the next call writes them again
+		c.forget(queues)
+		return errSettings
+	case groups < len(queues):
+		c.floods.Log(c.log, slog.LevelWarn, "a queue cannot be received from", slog.Any("error", err))
+		return nil
+	case unreached != nil:
+		return unreached
+	}
+	return errGroups
+}
+
+// reasons counts the queues that the Puller refused because of their settings, and those that have too many groups to
+// make another one.
+func reasons(err error) (settings, groups int) {
+	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each part is looked at
+		for _, one := range several.Unwrap() {
+			s, g := reasons(one)
+			settings, groups = settings+s, groups+g
+		}
+		return settings, groups
+	}
+	var invalid *lua.InvalidError
+	switch {
+	case !errors.As(err, &invalid):
+	case invalid.Field == "group":
+		groups++
+	default:
+		settings++
+	}
+	return settings, groups
+}
+
+var errGroups = failure(http.StatusUnprocessableEntity, fmt.Sprint("the queue has ", pull.MaxGroups,
+	" groups, and a consumer makes no further one: destroy one that nobody reads"))
 
 var errSettings = failure(http.StatusServiceUnavailable, "the settings of the queue were changed: try again")
 

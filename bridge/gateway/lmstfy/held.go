@@ -148,6 +148,7 @@ var errTTR = errors.New("not acknowledged within its ttr")
 // Run takes back jobs that were not acknowledged within their ttr, until ctx ends. They are delivered again, or
 // become dead letters. A queue whose server does not answer delays no other.
 func (s *Server) Run(ctx context.Context) {
+	defer s.floods.Close()
 	var loops sync.WaitGroup
 	loops.Go(func() { s.watch(ctx) })
 	loops.Go(func() {

@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
 )
@@ -55,6 +56,8 @@ type Server struct {
 	clock clock
 	held  held
 	done  acked
+
+	floods loop.Floods // lines about single requests
 
 	mu      sync.Mutex
 	ensured map[string]time.Time // when each queue's settings were last checked
