@@ -82,15 +82,9 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a dead letter of another program keeps those behind it", file: "bridge/gateway/lmstfy/dead.go",
-		old:  "if errors.Is(err, bridge.ErrInvalid) {",
-		new:  "if errors.Is(err, bridge.ErrInvalid) && limit < 0 {",
+		old:  "case errors.Is(err, bridge.ErrInvalid):",
+		new:  "case errors.Is(err, bridge.ErrInvalid) && limit < 0:",
 		test: []string{"-run", "TestALetterThatCannotBeRespawned", "./bridge/gateway/lmstfy"},
-	},
-	{
-		name: "a job that is respawned loses its key", file: "bridge/gateway/lmstfy/dead.go",
-		old:  "l.Extra[lua.FieldKey]}",
-		new:  "\"\"}",
-		test: []string{"-run", "TestARespawnedJobKeepsItsKey", "./bridge/gateway/lmstfy"},
 	},
 	{
 		name: "a queue of another type keeps the others from everybody", file: "bridge/gateway/lmstfy/consume.go",
