@@ -45,6 +45,8 @@ type partitionWorker struct {
 	lookedAt time.Time     // when a busy worker last asked for a read of the policy
 	patience time.Duration // time limit of a read with no or a short BLOCK
 
+	looked uint64 // of the claims of the read loop: see claim.looked
+
 	tell observe.Series // nil = no observer
 
 	reads, extends, looks pulse

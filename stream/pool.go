@@ -77,7 +77,9 @@ func (p *partitionWorker) take(ctx context.Context, most int, why need) int {
 	if p.worker.line == nil {
 		return p.slots.take(ctx, most)
 	}
-	return p.slots.takeInTurn(ctx, &claim{line: p.worker.line, why: why, most: most, got: make(chan int, 1)})
+	return p.slots.takeInTurn(ctx, &claim{
+		line: p.worker.line, why: why, most: most, looked: &p.looked, got: make(chan int, 1),
+	})
 }
 
 // setIdle notes whether the partition's last read found nothing or failed: a failing partition must not hold up other

@@ -22,10 +22,11 @@ type line struct {
 
 // claim is a waiting request for slots.
 type claim struct {
-	line *line
-	why  need
-	most int
-	got  chan int // buffered for one
+	line   *line
+	why    need
+	most   int
+	looked *uint64  // of the claimant: order.reads + 1 at its last look; guarded by slots.mu
+	got    chan int // buffered for one
 }
 
 // order decides which claim gets free slots when a worker serves several queues. A queue that had no work for long does
@@ -35,6 +36,7 @@ type order struct {
 	strict bool
 	claims []*claim // oldest first
 	served float64  // of the line that was served last
+	reads  uint64   // number of granted claims of lines with work
 }
 
 // next returns the claim to serve. It returns nil, despite free slots, if the line in turn is reading just now.
@@ -42,22 +44,39 @@ func (o *order) next() *claim {
 	var best *claim
 	first := o.first()
 	for _, c := range o.claims {
-		switch {
-		case c.why == needOwned:
+		if c.why == needOwned {
 			return c
-		case o.strict:
-			if (first == nil || c.line.rank <= first.rank) && (best == nil || c.line.rank < best.line.rank) {
-				best = c
-			}
-		case c.why == needLook: // few slots, and seldom; without it nobody would learn that the queue has work
-			if best == nil || best.why != needLook {
-				best = c
-			}
-		case c.line == first && best == nil:
+		}
+		if o.isEligible(c, first) && (best == nil || o.isBefore(c, best)) {
 			best = c
 		}
 	}
 	return best
+}
+
+func (o *order) isEligible(c *claim, first *line) bool {
+	if o.strict {
+		return first == nil || c.line.rank <= first.rank
+	}
+	return c.why == needLook || c.line == first
+}
+
+// isBefore reports whether a claim is served before another one that is older. A partition without work looks before
+// one with work reads, or nobody would learn that it has work: a look takes few slots, for a short time. But it looks
+// once between two reads: a chain of looks over a slow connection would never let the partition with work read.
+func (o *order) isBefore(c, older *claim) bool {
+	if own, other := o.looksAgain(c), o.looksAgain(older); own != other {
+		return other
+	}
+	if o.strict {
+		return c.line.rank < older.line.rank
+	}
+	return c.why == needLook && older.why != needLook
+}
+
+// looksAgain reports whether the claimant has looked since a claim with work was last granted.
+func (o *order) looksAgain(c *claim) bool {
+	return c.why == needLook && *c.looked == o.reads+1
 }
 
 // first returns the line with work whose turn it is; nil if no line has work.
@@ -119,8 +138,12 @@ func (s *slots) grant() {
 			return
 		}
 		s.withdraw(c)
-		if c.why == needWork {
+		switch c.why {
+		case needWork:
 			s.order.served = max(s.order.served, c.line.served)
+			s.order.reads++
+		case needLook:
+			*c.looked = s.order.reads + 1
 		}
 		n := min(s.free, c.most)
 		s.free -= n

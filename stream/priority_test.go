@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -334,7 +335,7 @@ func TestOrderOfQueues(t *testing.T) {
 	claims := func(lines []*line, whys ...need) (all []*claim) {
 		for i, why := range whys {
 			if why >= 0 {
-				all = append(all, &claim{line: lines[i], why: why, most: 1})
+				all = append(all, &claim{line: lines[i], why: why, most: 1, looked: new(uint64)})
 			}
 		}
 		return all
@@ -370,6 +371,46 @@ func TestOrderOfQueues(t *testing.T) {
 			got = next.line.rank
 		}
 		redistest.Want(t, c.what, got, c.want)
+	}
+}
+
+// Over a slow connection the looks at empty queues follow each other without a gap. Regression: they took every free
+// slot, and the queue with a backlog was never read.
+func TestLooksDoNotStarveTheQueueWithABacklog(t *testing.T) {
+	t.Parallel()
+	for _, strict := range []bool{true, false} {
+		s := newSlots(1)
+		s.order = &order{strict: strict}
+		for rank := range 12 {
+			s.order.lines = append(s.order.lines, &line{rank: rank, weight: 1})
+		}
+		busy := s.order.lines[11]
+		busy.busy = 1
+		looked := make([]uint64, 11)
+		look := func(rank int) *claim {
+			return &claim{line: s.order.lines[rank], why: needLook, most: 1, looked: &looked[rank], got: make(chan int, 1)}
+		}
+		s.mu.Lock()
+		var looks []*claim
+		for rank := range looked {
+			looks = append(looks, look(rank))
+		}
+		s.order.claims = slices.Clone(looks)
+		work := &claim{line: busy, why: needWork, most: 1, got: make(chan int, 1)}
+		s.order.claims = append(s.order.claims, work)
+		n := 0
+		for ; n < 100 && len(work.got) == 0; n++ {
+			s.grant()
+			for rank, c := range looks {
+				if len(c.got) > 0 { // it found nothing, and claims again at once
+					looks[rank] = look(rank)
+					s.order.claims = append(s.order.claims, looks[rank])
+					s.free++
+				}
+			}
+		}
+		s.mu.Unlock()
+		redistest.Want(t, "grants until the queue with the backlog reads", n, 12)
 	}
 }
 
