@@ -38,4 +38,16 @@ var runningMutants = []mutant{
 		new:  "visibility / 3",
 		test: []string{"-run", "TestCancelReachesARunningHandler", "./stream"},
 	},
+	{
+		name: "a retry that hops is not found", file: "scheduler/producer/running.go",
+		old:  "const mostRounds = 3",
+		new:  "const mostRounds = 1",
+		test: []string{"-run", "TestCancelRunningFindsARetryThatHops", "./scheduler/producer"},
+	},
+	{
+		name: "what was read between two looks does not count", file: "scheduler/producer/running.go",
+		old:  "\t\tbefore = next\n",
+		new:  "\t\tbefore, _ = now, next\n",
+		test: []string{"-run", "TestCancelRunningFindsARetryThatHops", "./scheduler/producer"},
+	},
 }

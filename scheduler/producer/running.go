@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/internal/observe"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -27,7 +28,9 @@ const (
 	// ends when the worker releases it.
 	Cancelling CancelVerdict = "cancelling"
 	Cancelled  CancelVerdict = "cancelled" // nothing of it runs, or will start
-	NotFound   CancelVerdict = "not found" // nothing of it waits, is ready, or is held
+	// NotFound: nothing of it waits, is ready, or is held. It may be wrong about a message that became ready, and failed
+	// again, during each of three walks through the schedule.
+	NotFound CancelVerdict = "not found"
 )
 
 // Holder is a worker that holds a message.
@@ -47,16 +50,23 @@ type Cancellation struct {
 // entryStep is the number of stream entries that one call examines.
 const entryStep = 1000
 
+// mostRounds is how often one call walks the schedules.
+const mostRounds = 3
+
 // CancelRunning cancels messages in any state, in every partition: scheduled, waiting as a retry, ready, or held by a
 // worker; for all groups, or for one. For one group, a message that waits for its first delivery stays, because it is
 // for all groups. So does an entry that this group has not read and another group needs: see Unread.
 //
 // A worker that holds a message learns of it with its next extend, within 5 seconds and a third of the visibility
-// timeout; then its handler's context is cancelled. No key tells where entries are. So the call walks the streams, in
-// steps of 1,000 entries, up to the end that each had when the walk reached it, and then the schedules like
-// CancelRetries. With an error, the messages found so far are cancelled and returned; others may still exist. Errors as
-// with Cancel; also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless old bridges are
-// allowed.
+// timeout; then its handler's context is cancelled.
+//
+// No key tells where entries are. So the call walks the streams, in steps of 1,000 entries, up to the end that each had
+// when the walk reached it; then the schedules, like CancelRetries; then the rest of the streams. A message that fails
+// meanwhile may be a retry by then. So if the call has not found a message, and a group has read entries meanwhile, it
+// walks the schedules and the rest of the streams again, three times at most: see NotFound.
+//
+// With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel;
+// also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless old bridges are allowed.
 func (p *Producer) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	s := &entrySearch{p: p, queue: queue, group: group, ids: ids, found: map[string][]lua.FoundEntry{}, ends: map[int]string{}}
 	err := s.run(ctx)
@@ -114,31 +124,88 @@ func (s *entrySearch) run(ctx context.Context) error {
 	// 2. Take waiting messages out of the schedules; for one group only its retries.
 	// 3. Walk the rest of the streams, for messages that became ready before step 2 reached them, behind the end of
 	// step 1.
+	// 4. Repeat steps 2 and 3 if an ID was not found, and a group has read entries since step 1 began: the message may
+	// have become ready before step 2 reached it, and have failed before step 3 did.
+	before, err := s.progress(ctx, r)
+	if err != nil {
+		return err
+	}
 	if err := s.streams(ctx, r); err != nil {
 		return err
 	}
 	var waiting error
-	if s.group == "" {
-		s.scheduled, waiting = s.p.cancel(ctx, s.queue, s.ids)
-	}
-	if lasting(waiting) {
-		var failed error
-		s.retries, failed = s.p.CancelRetries(ctx, s.queue, s.group, s.ids...)
-		waiting = errors.Join(waiting, failed)
-	}
-	if !lasting(waiting) {
-		return waiting
-	}
-	if s.group != "" {
-		if err := s.lookForStaying(ctx, r); err != nil {
+	for round := 1; ; round++ {
+		waiting = errors.Join(waiting, s.schedules(ctx, r, round))
+		if !lasting(waiting) {
+			return waiting
+		}
+		next, err := s.progress(ctx, r)
+		if err != nil {
 			return err
 		}
-	}
-	if err := s.streams(ctx, r); err != nil {
-		return err
+		if err := s.streams(ctx, r); err != nil {
+			return err
+		}
+		if round == mostRounds || !s.misses() {
+			break
+		}
+		now, err := s.progress(ctx, r)
+		if err != nil {
+			return err
+		}
+		if now == before {
+			break
+		}
+		before = next
 	}
 	r.told(observe.Cancelled, len(s.found))
 	return errors.Join(waiting, s.late)
+}
+
+// schedules takes waiting messages out of the schedules. First deliveries do not come back, so only the first round
+// takes them.
+func (s *entrySearch) schedules(ctx context.Context, r *route, round int) (waiting error) {
+	if s.group == "" && round == 1 {
+		s.scheduled, waiting = s.p.cancel(ctx, s.queue, s.ids)
+	}
+	if lasting(waiting) {
+		retries, failed := s.p.CancelRetries(ctx, s.queue, s.group, s.ids...)
+		s.retries = append(s.retries, retries...)
+		waiting = errors.Join(waiting, failed)
+	}
+	if lasting(waiting) && s.group != "" {
+		waiting = errors.Join(waiting, s.lookForStaying(ctx, r))
+	}
+	return waiting
+}
+
+// misses reports whether one of the messages was not found so far.
+func (s *entrySearch) misses() bool {
+	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
+}
+
+// progress returns up to which entry each group has read the stream of each partition, as a text to compare.
+func (s *entrySearch) progress(ctx context.Context, r *route) (string, error) {
+	k, err := r.counts(ctx)
+	if err != nil {
+		return "", err
+	}
+	groups := make([][]view.GroupInfo, k.counts.Latest())
+	err = s.p.harmlessly(ctx, time.Now(), func(ctx context.Context) error {
+		questions := make([]view.Question, len(groups))
+		for partition := range groups {
+			keys := s.p.keys(lua.PartitionName(s.queue, partition))
+			questions[partition] = view.GroupsOf(s.p.cfg.Client, keys.Stream, &groups[partition])
+		}
+		return view.Ask(ctx, s.p.cfg.Client, questions...)
+	})
+	var text strings.Builder
+	for partition, list := range groups {
+		for _, g := range list {
+			fmt.Fprintln(&text, partition, g.Name, g.Last)
+		}
+	}
+	return text.String(), err
 }
 
 // lasting reports whether the changes so far hold, so that the call continues.

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -145,5 +146,85 @@ func TestCancelRunningInALongStream(t *testing.T) {
 	loseReply(p, proxy)
 	if _, err = p.CancelRunning(t.Context(), queue, "", "m1"); !errors.Is(err, ErrUncertain) {
 		t.Error(err)
+	}
+}
+
+// hopper is a client that calls back before and after each step of a walk through a stream.
+type hopper struct {
+	rueidis.Client
+	k             lua.Keys
+	walks         int
+	before, after func(walk int)
+}
+
+func (h *hopper) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands()
+	if len(words) < 6 || words[0] != "EVALSHA" || words[3] != h.k.Stream || words[4] != h.k.Due || words[5] != h.k.Seen {
+		return h.Client.Do(ctx, cmd)
+	}
+	h.walks++
+	h.before(h.walks)
+	reply := h.Client.Do(ctx, cmd)
+	h.after(h.walks)
+	return reply
+}
+
+// Regression: a message that became ready and failed again while the schedule was walked was in neither place when the
+// walk came there. It was "not found", and was delivered again.
+//
+//  1. The walk through the stream finds nothing: the message waits as a retry.
+//  2. A bridge makes the retry ready, and a worker reads it.
+//  3. The walk through the schedule finds nothing: an entry is behind the end of step 1.
+//  4. The handler fails: the next retry is in the schedule, and the entry is gone.
+//  5. The walk through the rest of the stream finds nothing.
+func TestCancelRunningFindsARetryThatHops(t *testing.T) {
+	t.Parallel()
+	for hops, want := range map[int]CancelVerdict{1: Cancelled, 2: Cancelled, 0: NotFound} {
+		t.Run(fmt.Sprint(hops), func(t *testing.T) {
+			t.Parallel()
+			r := queuetest.New(t, redistest.Shared(t))
+			r.Groups("g")
+			// A call by its SHA is only counted once if the server knows the script.
+			if _, _, err := lua.CancelEntries(t.Context(), r.Client, r.Keys, lua.EntryWalk{Limit: 1}, []string{"x"},
+				lua.Durability{}); err != nil {
+				t.Fatal(err)
+			}
+			entry := ""
+			hop := func() {
+				r.DrainAll()
+				entry = r.Take("g", "c", 1)[0]
+			}
+			fails := func(delay time.Duration) {
+				failed := []lua.Failure{{Held: lua.Held{Entry: entry, ID: "m"}, Delay: delay, Error: "no"}}
+				if _, err := lua.Retry(t.Context(), r.Client, r.Keys, "g", lua.Attempts{Max: 100}, failed); err != nil {
+					t.Error(err)
+				}
+			}
+			if hops > 0 {
+				r.Ready("m")
+				hop()
+				fails(0)
+			}
+			h := &hopper{Client: r.Client, k: r.Keys}
+			h.before = func(walk int) {
+				switch {
+				case walk-1 == hops && hops > 0:
+					fails(time.Hour)
+				case walk > 1 && walk <= hops:
+					fails(0)
+				}
+			}
+			h.after = func(walk int) {
+				if walk <= hops {
+					hop()
+				}
+			}
+			done, err := newProducer(t, h, r.Prefix).CancelRunning(t.Context(), r.Queue, "", "m")
+			if err != nil || done[0].Verdict != want {
+				t.Errorf("%+v, %v, want %s", done, err, want)
+			}
+			redistest.Want(t, "what is delivered later", r.Number("ZCARD", r.Keys.Due), int64(0))
+			redistest.Want(t, "walks through the stream", h.walks, max(2, hops+2))
+		})
 	}
 }
