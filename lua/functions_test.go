@@ -209,6 +209,48 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 	})
 }
 
+// A client of before keys of messages calls without turns. An entry with a key then stays pending if its retry had to
+// hold the key, so that a bridge takes it back. Every other entry of the call is settled, and so is a dead letter.
+// The whole call was refused, and a worker that repeated it stood still for ever.
+func TestFunctionsWithoutTurnsLeaveARetryWithAKeyPending(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
+		for _, x := range []struct {
+			function string
+			args     func(e Entry) []string
+			keyed    int // verdict of the entries with a key
+			plain    int
+		}{
+			{"retry", func(e Entry) []string { return []string{e.EntryID, e.ID, "retry", "", "max_attempts", "no"} }, -1, 1},
+			{"release", func(e Entry) []string { return []string{e.EntryID, e.ID} }, -1, 3},
+			{"dead_letter", func(e Entry) []string { return []string{e.EntryID, e.ID, "no"} }, 2, 2},
+		} {
+			b := newFcallRig(t, s).queue(x.function)
+			b.groups("g")
+			b.enqueue(b.keyed("a", "k", 9), b.keyed("a2", "k", 8), b.keyed("b", "other", 7),
+				Item{ID: "plain", When: At(time.UnixMilli(b.now() - 6000))})
+			k, given := b.k, b.wantDelivered([]string{"g"}, "plain", "a", "b")
+			call := func(e ...Entry) string {
+				t.Helper()
+				words := []string{"FCALL", "duestream_" + x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g"}
+				if x.function == "retry" {
+					words = append(words, "5", "1000")
+				}
+				for _, e := range e {
+					words = append(words, x.args(e)...)
+				}
+				verdicts, err := b.try(words...).AsIntSlice()
+				if err != nil {
+					t.Fatalf("%s: %v", x.function, err)
+				}
+				return fmt.Sprint(verdicts)
+			}
+			redistest.Want(t, x.function, call(given...), fmt.Sprint([]int{x.plain, x.keyed, x.keyed}))
+			b.ack("g", heldOf(given[1])...)
+			redistest.Want(t, x.function+" of an entry that was acknowledged", call(given[1]), "[0]")
+		}
+	})
+}
+
 // left returns what is stored, without times and IDs that the server chose.
 func (b *rig) left() string {
 	b.Helper()

@@ -169,10 +169,12 @@ export class Worker {
 
   // Without the library a failed message stays pending until the visibility timeout.
   async #fail(partition, { entry, rawId }, err) {
-    const keys = this.queue.keys('stream due payload meta dead wake', partition);
+    const keys = this.queue.keys('stream due payload meta dead wake turns policy history', partition);
+    const actor = `worker ${this.consumer}`;
     const text = String(err.message).slice(0, 340);
-    if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text);
-    return this.queue.fcall('retry', keys, this.group, this.#limits(), this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text);
+    if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text, actor);
+    const how = ['retry', err.delayMs ?? '', 'max_attempts', text];
+    return this.queue.fcall('retry', keys, this.group, this.#limits(), this.#delays(), entry, rawId, ...how, actor);
   }
 
   // Returns how often a message is attempted, and for how long if that is limited.

@@ -267,12 +267,15 @@ final class Worker
 
     /** Calls a function that takes a message out of the pending list. Returns null if the library is not loaded. */
     private function leave(string $function, Message $message, array $how = [], array $options = [],
-        array $keys = ['stream', 'due', 'payload', 'meta', 'dead', 'wake']): ?int
+        array $keys = ['stream', 'due', 'payload', 'meta', 'dead', 'wake', 'turns', 'policy', 'history']): ?int
     {
         if (!$this->functions) {
             return null;
         }
         $names = array_map(fn(string $name) => $this->policy->key($message->queue, $name), $keys);
+        if (in_array('history', $keys, true)) {
+            $how[] = "worker $this->consumer";
+        }
         $reply = fcall($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
         $this->functions = $reply !== null;
         return $reply[0] ?? null;

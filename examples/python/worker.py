@@ -180,7 +180,8 @@ class Worker:
 
     def leave(self, script, partition, args):
         """Takes entries out of the pending list with a script. Without the library, they stay there until the visibility timeout."""
-        self.queue.fcall(script, self.queue.keys("stream due payload meta dead wake", partition), self.group, *args)
+        keys = self.queue.keys("stream due payload meta dead wake turns policy history", partition)
+        self.queue.fcall(script, keys, self.group, *args, f"worker {self.consumer}")
 
     def limits(self):
         """Returns how often a message is attempted, and for how long if that is limited."""

@@ -195,7 +195,8 @@ module Duestream
     end
 
     # Calls a function that takes a message out of the pending list. Returns nil if the library is not loaded.
-    def leave(name, message, *args, keys: %w[stream due payload meta dead wake], options: [])
+    def leave(name, message, *args, keys: %w[stream due payload meta dead wake turns policy history], options: [])
+      args << "worker #{@consumer}" if keys.last == "history"
       function(@redis, name, message.queue, keys, *options, message.entry, message.id, *args)&.first
     end
 

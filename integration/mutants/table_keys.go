@@ -15,6 +15,12 @@ var keyMutants = []mutant{
 		test: model,
 	},
 	{
+		name: "a call without turns schedules a retry that does not hold its key", file: "lua/lib/exit.lua",
+		old:  "  if not k.turns and fields['key'] and is_group(fields['key']) then",
+		new:  "  if false then",
+		test: []string{"-run", "TestFunctionsWithoutTurns", "./lua"},
+	},
+	{
 		name: "the sweep of keys takes what one group holds for done with", file: "lua/pass_turns.lua",
 		old:  "    if group.pending > 0 and redis",
 		new:  "    if group.pending > 1e9 and redis",

@@ -267,6 +267,10 @@ local function plan_exit(k, group, entry, body, how, now)
     fields['id'], fields['attempt'] = id, digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
+  -- A retry that does not hold its key would be overtaken by the next message of that key.
+  if not k.turns and fields['key'] and is_group(fields['key']) then
+    return {#redis.pcall('XPENDING', k.stream, group, entry, entry, 1) > 0 and STUCK or LOST}
+  end
   local overlap = fields['overlap']
   local plan = {
     verdict, member = overlap and retry_member(k, id, group, entry, overlap) or id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
@@ -290,7 +294,7 @@ local function carry_out(k, group, entries, plans)
       local ok, result = pcall(bury, k, group, entries[i], plan.letter)
       if not ok then failed = type(result) == 'table' and result or {err = tostring(result)} break end
       verdict = result
-    elseif verdict ~= LOST then
+    elseif verdict > LOST then
       local consumer, idle
       if k.story then consumer, idle = holder(k.story, k.stream, group, entries[i]) end
       local acked = redis.pcall('XACK', k.stream, group, entries[i])

@@ -102,10 +102,9 @@ local function pass_held(k)
 end
 
 -- Records the key of an entry that may leave a pending list. k: the queue's keys, by name. It is called before the
--- first write.
+-- first write. A call without k.turns records nothing, so the sweep of keys passes the key on.
 local function note_key(k, entry, key)
-  if not is_group(key) then return end
-  if not k.turns then error({err = 'ERR entry ' .. entry .. ' has a key: this call needs the name of turns'}) end
+  if not k.turns or not is_group(key) then return end
   if not k.key_of then
     redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing: a refusal ends the script here
     k.key_of, k.passes = {}, redis.pcall('HGET', k.policy, 'key_failure') == 'skip'

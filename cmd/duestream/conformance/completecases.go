@@ -71,12 +71,41 @@ var completeCases = []Case{
 		},
 	},
 	{
+		Name: "keys", Level: Complete, Section: "20",
+		Rule: "A message with a key that fails comes back after the delay that its worker asks for, or becomes a dead " +
+			"letter at once; then the next one of the key comes, and others go on.",
+		run: func(t *trial) {
+			t.unhurry()
+			t.served("one")
+			const customer, another = "customer-7", "customer-8"
+			t.schedule(message{id: "first", work: "retry 300", key: customer},
+				message{id: "second", key: customer, in: time.Millisecond},
+				message{id: "doomed", work: "dead", key: another})
+			t.awaitBegun(soon, "first", 2)
+			t.letter("doomed", soon)
+			t.schedule(message{id: "beside", work: "retry 300"})
+			t.awaitBegun(soon, "beside", 2)
+			t.done(0, "second")
+			t.awaitAttempts("first", 1, 2)
+			t.awaitAttempts("doomed", 1)
+			if second, retry := t.begunOf("second"), t.begunOf("first")[1]; second[0].at.Before(retry.at) {
+				failf("message %q was begun before the second attempt of %q, which has the same key", "second", "first")
+			}
+		},
+	},
+	{
 		Name: "stop-releases", Level: Complete, Section: "6 (release) and 15",
-		Rule: "At SIGTERM a worker releases what it holds and did not begin: it comes to another worker at once, with the same attempt.",
+		Rule: "At SIGTERM a worker releases what it holds and did not begin, with a key or without one: it comes to " +
+			"another worker at once, with the same attempt.",
 		run: func(t *trial) {
 			t.unhurry()
 			one := t.served("one")
 			messages := several(40, "m", "slow 1000")
+			for i := range messages {
+				if i%2 == 1 {
+					messages[i].key = messages[i].id
+				}
+			}
 			t.schedule(messages...)
 			t.awaitBegunOne(messages)
 			t.stop(one)

@@ -303,6 +303,12 @@ var nodeWorkers = []mutation{
 		cases: []string{"dead-letter"}, rules: []string{"dead-letter"},
 	},
 	{
+		breaks: "does not give the key turns when a message fails", file: "node/worker.js", functions: true,
+		old:   "turns policy history', partition);\n    const actor = `worker ${this.consumer}`;\n",
+		new:   "policy history', partition);\n    const actor = `worker ${this.consumer}`;\n",
+		cases: []string{"keys"}, rules: []string{"keys"},
+	},
+	{
 		breaks: "extends nothing by the function", file: "node/worker.js", functions: true,
 		old:   "let extended = await this.queue.fcall('extend', [stream, dead], this.group, this.consumer, ...messages.flatMap((m) => [m.entry, m.rawId]));",
 		new:   "let extended = messages.map(() => 1);",

@@ -26,6 +26,7 @@ type message struct {
 	headers     map[string]string
 	in          time.Duration
 	maxAttempts int
+	key         string
 	partition   int
 }
 
@@ -68,6 +69,9 @@ func (t *trial) schedule(messages ...message) {
 		}
 		if m.maxAttempts > 0 {
 			fields[lua.FieldMaxAttempts] = strconv.Itoa(m.maxAttempts)
+		}
+		if m.key != "" {
+			fields[lua.FieldKey] = m.key
 		}
 		if m.payload != "" {
 			cmds = append(cmds, c.B().Hset().Key(k.Payload).FieldValue().FieldValue(m.id, m.payload).Build())
