@@ -88,8 +88,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a queue of another type keeps the others from everybody", file: "bridge/gateway/lmstfy/consume.go",
-		old:  "len(r.Queues) > 1 && errors.Is(err, bridge.ErrWrongType):",
-		new:  "false:",
+		old:  "len(names) > 1 && errors.Is(err, bridge.ErrWrongType):",
+		new:  "false && errors.Is(err, bridge.ErrWrongType):",
 		test: []string{"-run", "TestAQueueOfAnotherTypeIsPassedOver", "./bridge/gateway/lmstfy"},
 	},
 	{
@@ -283,5 +283,12 @@ var gatewayMutants = []mutant{
 		old:  ", inAll: cfg.MaxPolls}",
 		new:  "}",
 		test: []string{"-run", "TestStreamsOfLinesOfAllTokens", "./bridge/gateway"},
+	},
+	{
+		name: "an answer after a long wait has little time", file: "bridge/gateway/deliveries.go",
+		old: "\t_ = rc.SetWriteDeadline(time.Now().Add(readTimeout + g.cfg.Timeout)) " +
+			"// the usual deadline of an answer, from now\n",
+		new:  "",
+		test: []string{"-run", "TestAnAnswerIsTakenInTimeHoweverLong", "./bridge/gateway"},
 	},
 }

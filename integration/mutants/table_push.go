@@ -86,4 +86,16 @@ var pushMutants = []mutant{
 		new:  "if now == ''",
 		test: []string{"-run", "TestChangesAtTheSameTime", "./bridge/push"},
 	},
+	{
+		name: "a full server refuses targets", file: "lua/set_target.lua",
+		old:  "redis.call('HDEL', push, SEP) -- removes nothing; after this write a full server accepts the others\n",
+		new:  "",
+		test: []string{"-run", "TestAFullServerHasTargetsAddedRotatedAndRemoved", "./bridge/push"},
+	},
+	{
+		name: "the environment turns pushing on in spite of the flag", file: "cmd/duestream/internal/flags/switch.go",
+		old:  "\t\treturn f.on\n",
+		new:  "\t\treturn f.on || otherwise\n",
+		test: []string{"-run", "TestPushIsTurnedOffByTheFlag", "./cmd/duestream"},
+	},
 }
