@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // Redis holds two clients of the Redis library: one for commands, one for blocking reads. It is safe for concurrent
@@ -22,11 +24,28 @@ type Redis struct {
 	Blocking rueidis.Client
 
 	connect *rueidis.ClientOption // the options that Dial used; nil when Dial did not make the clients
+
+	mu       sync.Mutex
+	policies map[string]*stream.PolicyReader // by prefix; shared by all Workers
 }
 
 // Connect returns the options that Dial connected with, for a caller that opens its own connection. It is nil if Dial
 // did not make the clients. The caller must not change it.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
+
+// policyReader returns the PolicyReader of a prefix. It knows the defaults for as long as this process uses r, longer
+// than one worker runs.
+func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.policies[prefix] == nil {
+		if r.policies == nil {
+			r.policies = map[string]*stream.PolicyReader{}
+		}
+		r.policies[prefix] = stream.NewPolicyReader(prefix)
+	}
+	return r.policies[prefix]
+}
 
 // Close closes both clients.
 func (r *Redis) Close() {

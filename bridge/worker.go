@@ -206,7 +206,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	return stream.NewWorker(stream.WorkerConfig{
 		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer),
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
-		Observer: cfg.Observer,
+		Policies: cfg.Redis.policyReader(withPrefix(cfg.Prefix)), Observer: cfg.Observer,
 		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Admit: cfg.Admit,
 		Concurrency:     cfg.Concurrency,
 		ShutdownTimeout: cfg.ShutdownTimeout, CancelGrace: cfg.CancelGrace, Logger: cfg.Logger,

@@ -3,12 +3,15 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -342,4 +345,71 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 			down.Kill()
 		}
 	}
+}
+
+// Workers once read the settings of their queue together with the defaults. While the master of the defaults was away
+// a resumed queue was delivered to nobody, and a new time limit ended no handler.
+func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"killed": (*redistest.Server).Kill, "hanging": (*redistest.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.Cluster(t, 3, 0)
+			f := newFleet(t, c, 12)
+			f.bridge(patient())
+			op := admin.New(f.redis, f.prefix)
+			down := c.Owner(c.Slot(lua.NewGlobals(f.prefix).Defaults))
+			here := slices.DeleteFunc(slices.Clone(f.queues), func(s *stack) bool { return f.owner(s) == down })
+			paused, limited := here[0], here[1]
+
+			if _, err := op.PauseWorkers(t.Context(), paused.queue); err != nil {
+				t.Fatal(err)
+			}
+			paused.worker("late", 1, nil)
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) { // it knows that it is paused
+				var groups []view.GroupInfo
+				err := view.Ask(t.Context(), f.redis.Client, view.GroupsOf(f.redis.Client, paused.keys().Stream, &groups))
+				return slices.ContainsFunc(groups, func(g view.GroupInfo) bool { return g.Name == "late" }),
+					fmt.Sprint("groups: ", groups, err)
+			})
+			began, ended := make(chan string, 100), make(chan error, 100)
+			limited.worker("g", 1, func(ctx context.Context, m *bridge.Message) error {
+				began <- m.ID
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil
+			})
+			limited.schedule(1, "limited", within(0))
+			receive(t, began)
+
+			leave(down)
+			if _, err := op.Pause(t.Context(), paused.queue, false); err != nil {
+				t.Fatal(err)
+			}
+			limit := 100 * time.Millisecond
+			if err := op.WritePolicy(t.Context(), limited.queue, "", admin.PolicyUpdate{HandlerTimeout: &limit}); err != nil {
+				t.Fatal(err)
+			}
+			paused.schedule(1, "paused", within(0))
+			redistest.Want(t, "a handler ends for", receive(t, ended), bridge.ErrHandlerTimeout)
+			f.settle(limited, 30*time.Second)
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+				r := paused.ledger.Summary("late")
+				return r.Lost == 0, fmt.Sprint("of the queue that was resumed: ", r)
+			})
+		})
+	}
+}
+
+// receive returns the next value of a channel.
+func receive[T any](t *testing.T, from <-chan T) (one T) {
+	t.Helper()
+	select {
+	case one = <-from:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing has come for 30 s")
+	}
+	return one
 }

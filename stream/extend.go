@@ -101,8 +101,7 @@ func (p *partitionWorker) extendLoop(ctx context.Context) {
 	}
 }
 
-// refreshLoop reads the policy at intervals. On a cluster the defaults may be out of reach while the queue is not, so
-// neither reads nor extends wait for it.
+// refreshLoop reads the policy at intervals. Neither reads of the stream nor extends wait for it.
 func (p *partitionWorker) refreshLoop(ctx context.Context) {
 	for {
 		p.looks.begin()
@@ -117,10 +116,12 @@ func (p *partitionWorker) refreshLoop(ctx context.Context) {
 func (p *partitionWorker) refreshPolicy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	policy, warning, err := ReadPolicy(ctx, p.cfg.Client, p.cfg.Prefix, lua.PartitionName(p.cfg.Queue, p.partition), p.cfg.Group)
+	policies, warning, err := p.cfg.Policies.Read(ctx, p.cfg.Client, lua.PartitionName(p.cfg.Queue, p.partition),
+		[]string{p.cfg.Group})
 	if err != nil {
 		return err
 	}
+	policy := policies[p.cfg.Group]
 	if old := p.policy.Swap(&policy); *old != policy {
 		loop.Poke(p.policyChanged)
 		if old.HeldWorkers && !policy.HeldWorkers {

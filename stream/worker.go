@@ -41,6 +41,10 @@ type WorkerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 
+	// Policies reads the policies of this prefix. Workers of one process may share it: on a cluster a worker that starts
+	// while the master of the defaults is away uses those that another one has read. Default: one of its own.
+	Policies *PolicyReader
+
 	// Queues, instead of Queue, names several queues that share the slots. While several have a backlog, each gets its
 	// share of deliveries by weight; a queue without a backlog leaves its share to the others. Give at least two slots
 	// for each partition of them: with fewer, new messages in an idle queue may be noticed up to 100 ms late.
@@ -119,6 +123,7 @@ type WorkerConfig struct {
 
 func (c WorkerConfig) withDefaults() WorkerConfig {
 	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.Policies = cmp.Or(c.Policies, NewPolicyReader(c.Prefix))
 	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, DefaultShutdownTimeout)
 	c.CancelGrace = cmp.Or(max(0, c.CancelGrace), DefaultCancelGrace)

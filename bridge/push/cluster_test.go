@@ -2,7 +2,9 @@ package push
 
 import (
 	"fmt"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -92,6 +94,62 @@ func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 			g.serves(before, place{away, "g"}, place{here, "added"})
 			g.serves(started, place{here, "added"})
 			redistest.Want(t, "ready, with no target on the master that is away", started.Ready(), nil)
+		})
+	}
+}
+
+// A probe, and a changed target, need a new worker. It once waited for the defaults: while their master was away, a
+// target whose circuit had opened, or that was changed, was posted nothing.
+func TestAMasterOfTheDefaultsThatIsAwayKeepsNoTargetFromBeingPosted(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"hangs": (*redistest.Server).Pause, "is killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.Cluster(t, 3, 0)
+			owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
+			g := newRigOn(t, c.Server())
+			for owner(lua.NewGlobals(g.prefix).Queues) == owner(lua.NewGlobals(g.prefix).Defaults) {
+				g = newRigOn(t, c.Server())
+			}
+			master, queue := owner(lua.NewGlobals(g.prefix).Defaults), "q"
+			for i := 0; owner(lua.NewKeys(g.prefix, queue).Stream) == master; i++ {
+				queue = fmt.Sprint("q-", i)
+			}
+			var down atomic.Bool
+			v := newReceiver(t, func(_ int, _ request, w http.ResponseWriter) {
+				if down.Load() {
+					w.WriteHeader(http.StatusServiceUnavailable)
+				}
+			})
+			posted := func(what string, enough func([]request) bool) {
+				t.Helper()
+				redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+					all := v.requests()
+					return enough(all), fmt.Sprint(what, ": ", len(all), " requests", g.log.Lines("circuit"))
+				})
+			}
+			target := to(v.URL)
+			target.Queue, target.Failures, target.Interval, target.MaxInterval = queue, 1, 100*time.Millisecond, time.Second
+			g.set(target)
+			g.newRunner()
+			g.schedule(queue, bridge.NewMessage{ID: "before"})
+			posted("before", func(all []request) bool { return len(all) > 0 }) // its worker has read the defaults
+
+			leave(master)
+			down.Store(true)
+			g.schedule(queue, bridge.NewMessage{ID: "probe"})
+			posted("a probe while the target is down", func(all []request) bool { return len(all) >= 3 })
+			down.Store(false)
+			before := len(v.requests())
+			posted("a probe of a target that is well again", func(all []request) bool { return len(all) > before })
+			target.Headers = map[string]string{"Version": "2"}
+			g.set(target)
+			g.schedule(queue, bridge.NewMessage{ID: "after"})
+			posted("a changed target", func(all []request) bool {
+				return slices.ContainsFunc(all, func(r request) bool { return r.Get("Version") == "2" })
+			})
 		})
 	}
 }

@@ -21,6 +21,12 @@ var handlerMutants = []mutant{
 		test: []string{"-run", "TestAbandonedHandlersAreBounded", "-timeout", "60s", "./stream"},
 	},
 	{
+		name: "workers forget the defaults that they cannot read again", file: "stream/policyreader.go",
+		old:  "	case r.defaults == nil:\n",
+		new:  "	case r.defaults == nil || err != nil:\n",
+		test: []string{"-run", "TestWorkersHearOfNewSettings", "./integration"},
+	},
+	{
 		name: "a new time limit is not for handlers that run", file: "stream/extend.go",
 		old:  "			p.limitAll()\n",
 		new:  "",

@@ -33,6 +33,12 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestAMasterThatIsAwayKeepsNoTarget", "./bridge/push"},
 	},
 	{
+		name: "a new worker does not know the defaults that its process has read", file: "bridge/worker.go",
+		old:  "cfg.Redis.policyReader(withPrefix(cfg.Prefix))",
+		new:  "stream.NewPolicyReader(withPrefix(cfg.Prefix))",
+		test: []string{"-run", "TestAMasterOfTheDefaultsThatIsAway", "./bridge/push"},
+	},
+	{
 		name: "any address is dialled", file: "bridge/push/guard.go",
 		old:  "if err != nil || !t.mayDial(at.Addr()) {",
 		new:  "if err != nil || !at.IsValid() {",

@@ -128,7 +128,7 @@ type Keeper struct {
 
 	tidy     *turns
 	patrol   *patrol
-	policies *policySource
+	policies *stream.PolicyReader
 }
 
 // New checks the configuration. It does not touch Redis before Run.
@@ -140,7 +140,7 @@ func New(cfg Config) (*Keeper, error) {
 	k := &Keeper{
 		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, Activity: "looking at busy queues"}, wake: make(chan struct{}, 1),
 		owned: map[string]bool{}, noticed: map[string]bool{}, loops: map[string]*upkeep{},
-		tidy: newTurns(cfg.TidyInterval), policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+		tidy: newTurns(cfg.TidyInterval), policies: stream.NewPolicyReader(cfg.Prefix),
 	}
 	k.patrol = newPatrol(k)
 	return k, nil
@@ -235,7 +235,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 	var loops sync.WaitGroup
 	defer loops.Wait()
-	loops.Go(func() { k.policies.run(ctx) })
+	loops.Go(func() { k.policies.Run(ctx, k.cfg.Client) })
 	loops.Go(func() { k.patrol.run(ctx) })
 	loops.Go(func() { newDefaultsKeeper(k.cfg).run(ctx) })
 	retry := loop.NewBackoff(2 * time.Second)

@@ -69,7 +69,7 @@ type Reclaimer struct {
 	noted   map[string]bool // groups that may have notes about deliveries
 	swept   bool            // notes of other bridges about other groups were removed
 
-	policies *policySource
+	policies *stream.PolicyReader
 }
 
 // NewReclaimer returns a Reclaimer for one queue.
@@ -83,7 +83,7 @@ func NewReclaimer(cfg ReclaimerConfig) *Reclaimer {
 		told:     map[string]map[view.EntryID]bool{},
 		time:     reclaimTime,
 		stuck:    loop.Reporter{Log: log, Activity: "dead-lettering of abandoned entries"},
-		policies: &policySource{client: cfg.Client, prefix: cfg.Prefix},
+		policies: stream.NewPolicyReader(cfg.Prefix),
 	}
 }
 
@@ -126,7 +126,7 @@ func (r *Reclaimer) Reclaim(ctx context.Context) (ReclaimResult, error) {
 		r.reportStuck(result)
 		return result, swept
 	}
-	policies, warning, err := r.policies.read(ctx, r.cfg.Queue, names)
+	policies, warning, err := r.policies.Read(ctx, r.cfg.Client, r.cfg.Queue, names)
 	if err != nil {
 		return result, err
 	}
