@@ -20,6 +20,7 @@ type twoMasters struct {
 	*rig
 	away, here *queuetest.Rig
 	master     *redistest.Server // of the first queue
+	owner      func(key string) *redistest.Server
 }
 
 func newTwoMasters(t *testing.T) *twoMasters {
@@ -29,7 +30,7 @@ func newTwoMasters(t *testing.T) *twoMasters {
 	owner := func(key string) *redistest.Server { return c.Owner(c.Slot(key)) }
 	g := lua.NewGlobals(r.Prefix)
 	shared := []*redistest.Server{owner(g.Queues), owner(g.Defaults)}
-	m := &twoMasters{rig: r}
+	m := &twoMasters{rig: r, owner: owner}
 	for i := 0; m.away == nil || m.here == nil; i++ {
 		one := r.On(fmt.Sprint(r.Queue, "-", i))
 		if master := owner(one.Keys.Stream); slices.Contains(shared, master) {
@@ -180,6 +181,38 @@ func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
 		}
 	})
 	settling.Wait()
+}
+
+// A receive asks partition 0 whether it may create a missing group. While the master of partition 0 was away, that took
+// all of the receive's time, and the healthy partition counted as away.
+func TestAMissingGroupIsMadeWhileTheMasterOfPartitionZeroIsAway(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"hangs": (*redistest.Server).Pause, "is killed": (*redistest.Server).Kill,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newTwoMasters(t)
+			q := m.away
+			for i := 0; m.owner(q.Keys.Stream) != m.master || m.owner(q.Part(1).Keys.Stream) == m.master; i++ {
+				q = m.On(fmt.Sprint(m.Queue, "-parts-", i))
+			}
+			queuetest.PublishCount(t, q.Client, q.Prefix, q.Queue, 2)
+			request := m.request(1, 0)
+			request.Queues = []string{q.Queue}
+			if found, err := m.Pull(t.Context(), request); err != nil || len(found) > 0 { // creates the group
+				t.Fatal(found, err)
+			}
+			healthy := q.Part(1)
+			healthy.Do("XGROUP", "DESTROY", healthy.Keys.Stream, "g")
+			healthy.Ready("a")
+			leave(m.master)
+			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
+				found, err := m.Pull(t.Context(), request)
+				return len(found) == 1, fmt.Sprint(idsOf(found), err)
+			})
+		})
+	}
 }
 
 // stale makes the settings of all queues expire.

@@ -19,8 +19,12 @@ const MaxGroups = 100
 // beyond MaxGroups.
 func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
 	defer p.making.lock(l.source.queue)() // concurrent receives would all find room for one more
-	first := lua.NewKeys(p.cfg.Prefix, l.source.queue)
-	info, err := view.ReadStream(ctx, p.cfg.Client, first.Stream)
+	if info, err := p.groupsOf(ctx, l.keys.Stream); err == nil {
+		if _, made := info.Group(r.Group); made { // by another receive meanwhile
+			return nil
+		}
+	}
+	info, err := p.groupsOf(ctx, lua.NewKeys(p.cfg.Prefix, l.source.queue).Stream)
 	if _, known := info.Group(r.Group); err == nil && !known {
 		if n := len(info.Groups); n >= MaxGroups {
 			return lua.Invalid("group", r.Group, "must be there: the queue has %d groups, and a receive makes none beyond %d", n,
@@ -36,6 +40,13 @@ func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
 	// If partition 0, or another one, cannot be reached, its master is away: this one goes on.
 	_, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group)
 	return err
+}
+
+// groupsOf reads the groups of a stream. It gives up soon: the time of the receive is needed for the partition itself.
+func (p *Puller) groupsOf(ctx context.Context, stream string) (view.StreamInfo, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	defer cancel()
+	return view.ReadStream(ctx, p.cfg.Client, stream)
 }
 
 // queueLocks is one lock per queue: a queue whose server does not answer delays no other.
