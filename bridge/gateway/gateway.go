@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
+	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/pull"
 )
@@ -90,7 +91,7 @@ type Gateway struct {
 	asJobs   sync.Once // starts the loops of lmstfy's API at its first request
 	pulling  sync.WaitGroup
 
-	policy sync.Mutex // held from the check of a policy's ETag until the policy is written
+	policy loop.Locks // by queue; held from the check of a policy's ETag until the policy is written
 }
 
 // New checks the configuration. Redis is not touched.

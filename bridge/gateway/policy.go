@@ -63,8 +63,7 @@ func changePolicy(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	c.policy.Lock()
-	defer c.policy.Unlock()
+	defer c.policy.Lock(c.queue)()
 	now, err := c.policyNow()
 	if err != nil {
 		return 0, nil, err

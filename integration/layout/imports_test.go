@@ -42,8 +42,9 @@ var below = map[string]string{
 	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor bridge/gateway/access bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
 	// Packages that a gateway adds.
-	"bridge/gateway/access":         "lua internal/loop",
-	"bridge/gateway":                "bridge bridge/admin bridge/gateway/access bridge/gateway/lmstfy internal/ndjson lua stream stream/pull",
+	"bridge/gateway/access": "lua internal/loop",
+	"bridge/gateway": "bridge bridge/admin bridge/gateway/access bridge/gateway/lmstfy internal/loop internal/ndjson" +
+		" lua stream stream/pull",
 	"bridge/gateway/lmstfy":         "bridge bridge/admin bridge/gateway/access internal/loop internal/view lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",

@@ -39,6 +39,12 @@ var gatewayMutants = []mutant{
 		test: []string{"-run", "TestAPollSeesTheMasterThatComesBack", "./stream/pull"},
 	},
 	{
+		name: "one lock for the policies of all queues", file: "bridge/gateway/policy.go",
+		old:  "c.policy.Lock(c.queue)",
+		new:  "c.policy.Lock(\"\")",
+		test: []string{"-run", "TestAMasterThatIsAwayKeepsNoOtherPolicy", "./bridge/gateway"},
+	},
+	{
 		name: "a look at a queue asks any server for the time", file: "internal/view/server.go",
 		old:  "c.B().Time().Build().SetSlot(key)",
 		new:  "c.B().Time().Build()",

@@ -1,5 +1,5 @@
 // Package loop holds the common parts of all loops that run for ever: waiting, being poked, backing off after errors,
-// and one log line when something starts to fail and one when it works again.
+// and one log line when something starts to fail and one when it works again. It also has locks by name.
 package loop
 
 import (

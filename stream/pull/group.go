@@ -2,7 +2,6 @@ package pull
 
 import (
 	"context"
-	"sync"
 
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
@@ -18,7 +17,7 @@ const MaxGroups = 100
 // partition 0 belongs to the queue, however many there are. Several Pullers at the same moment may each create one
 // beyond MaxGroups.
 func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
-	defer p.making.lock(l.source.queue)() // concurrent receives would all find room for one more
+	defer p.making.Lock(l.source.queue)() // concurrent receives would all find room for one more
 	if info, err := p.groupsOf(ctx, l.keys.Stream); err == nil {
 		if _, made := info.Group(r.Group); made { // by another receive meanwhile
 			return nil
@@ -47,39 +46,4 @@ func (p *Puller) groupsOf(ctx context.Context, stream string) (view.StreamInfo, 
 	ctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
 	return view.ReadStream(ctx, p.cfg.Client, stream)
-}
-
-// queueLocks is one lock per queue: a queue whose server does not answer delays no other.
-type queueLocks struct {
-	mu    sync.Mutex
-	locks map[string]*queueLock
-}
-
-type queueLock struct {
-	sync.Mutex
-	users int // its holder and the waiting goroutines
-}
-
-// lock locks a queue, and returns the function that unlocks it.
-func (q *queueLocks) lock(queue string) (unlock func()) {
-	q.mu.Lock()
-	if q.locks == nil {
-		q.locks = map[string]*queueLock{}
-	}
-	l := q.locks[queue]
-	if l == nil {
-		l = &queueLock{}
-		q.locks[queue] = l
-	}
-	l.users++
-	q.mu.Unlock()
-	l.Lock()
-	return func() {
-		l.Unlock()
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(q.locks, queue)
-		}
-	}
 }

@@ -50,7 +50,7 @@ type Puller struct {
 	failing map[sourceKey]string // logged errors of queues that cannot be read
 	tickets uint64
 
-	making queueLocks // of queues on which a group is being created
+	making loop.Locks // of queues on which a group is being created
 }
 
 // New returns a Puller. It does not touch Redis.

@@ -1,4 +1,4 @@
-package pull
+package loop
 
 import (
 	"sync"
@@ -6,17 +6,17 @@ import (
 )
 
 // A queue whose server does not answer keeps its lock for seconds.
-func TestALockedQueueDelaysNoOther(t *testing.T) {
+func TestALockedNameDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	var q queueLocks
-	unlock := q.lock("away")
-	q.lock("other")()
+	var q Locks
+	unlock := q.Lock("away")
+	q.Lock("other")()
 
 	made := 0
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			defer q.lock("away")()
+			defer q.Lock("away")()
 			made++ // the race detector sees two at once
 		})
 	}

@@ -1,0 +1,38 @@
+package loop
+
+import "sync"
+
+// Locks is one lock per name: a queue whose server does not answer delays no other. The zero value is ready for use.
+type Locks struct {
+	mu    sync.Mutex
+	locks map[string]*namedLock
+}
+
+type namedLock struct {
+	sync.Mutex
+	users int // its holder and the waiting goroutines
+}
+
+// Lock locks a name, and returns the function that unlocks it.
+func (all *Locks) Lock(name string) (unlock func()) {
+	all.mu.Lock()
+	if all.locks == nil {
+		all.locks = map[string]*namedLock{}
+	}
+	one := all.locks[name]
+	if one == nil {
+		one = &namedLock{}
+		all.locks[name] = one
+	}
+	one.users++
+	all.mu.Unlock()
+	one.Lock()
+	return func() {
+		one.Unlock()
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		if one.users--; one.users == 0 {
+			delete(all.locks, name)
+		}
+	}
+}
