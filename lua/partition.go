@@ -67,6 +67,11 @@ func (c Counts) With(others ...int) Counts {
 	return slices.Compact(all)
 }
 
+// WithoutCounts returns the counts that are not among others.
+func WithoutCounts(counts, others Counts) Counts {
+	return slices.DeleteFunc(slices.Clone(counts), func(n int) bool { return slices.Contains(others, n) })
+}
+
 // Latest returns the count that is in force: the largest.
 func (c Counts) Latest() int {
 	if len(c) == 0 {
@@ -137,10 +142,24 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 // the field is there, the registry was not lost. Then a queue that is missing from it, and has no keys, was deleted.
 const RegistryDeleted = "/deleted"
 
-// MarkDeleted records in the registry that a queue is being deleted. The queue itself stays in it. It also succeeds on
-// a full server.
-func MarkDeleted(ctx context.Context, c rueidis.Client, g Globals, queue string) error {
-	_, err := configureScript.integer(ctx, c, []string{g.Queues}, []string{RegistryDeleted, queue})
+// DeletedCounts returns the field of the registry with the partition counts that a queue had when it was deleted. The
+// script register does not add these again for clients that remember them.
+func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
+
+// Unregister removes a deleted queue and its partition counts from the registry, and notes there that they were
+// deleted. It also succeeds on a full server. It may be repeated.
+func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
+	fields := []string{RegistryDeleted, queue, queue, ""}
+	if had.Latest() > 1 {
+		field := DeletedCounts(queue)
+		before, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(field).Build()).ToString()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return Classify("HGET "+g.Queues, err)
+		}
+		gone := ParseCounts(before).With(had...)
+		fields = append(fields, field, gone[1:].String()) // without 1, which every queue has
+	}
+	_, err := configureScript.integer(ctx, c, []string{g.Queues}, fields)
 	return err
 }
 
@@ -188,16 +207,66 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 }
 
 // RegisterCounts adds queues and partition counts to the registry that bridges read, wakes the bridges if any was new,
-// and returns how many queues changed. Known counts stay. Bridges that were not woken see the queues at their next look
-// at the registry.
+// and returns how many queues changed. Known counts stay. Counts that a queue had when it was deleted are left out:
+// clients remember them. Bridges that were not woken see the queues at their next look at the registry.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
+	return register(ctx, c, g, queues, "")
+}
+
+// PublishCounts is like RegisterCounts, and also adds counts that a queue had when it was deleted. Give their
+// partitions groups and settings first.
+func PublishCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
+	return register(ctx, c, g, queues, "+")
+}
+
+func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, sign string) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {
-		args = append(args, queue, queues[queue].With().String())
+		args = append(args, queue, sign+queues[queue].With().String())
 	}
 	n, err := registerScript.integer(ctx, c, []string{g.Queues}, args)
 	if err == nil && n > 0 {
 		_ = signal(ctx, c, g.Wake, "queues")
 	}
 	return int(n), err
+}
+
+// SyncCounts registers a queue with the counts that its caller remembers, and returns the current ones: see
+// CurrentCounts. Two round trips; one if the caller remembers one partition.
+func SyncCounts(ctx context.Context, c rueidis.Client, g Globals, queue string, remembered Counts) (Counts, error) {
+	queues := map[string]Counts{queue: remembered}
+	if _, err := RegisterCounts(ctx, c, g, queues); err != nil {
+		return nil, err
+	}
+	if remembered.Latest() == 1 {
+		return remembered.With(), nil
+	}
+	current, err := CurrentCounts(ctx, c, g, queues)
+	return current[queue], err
+}
+
+// CurrentCounts returns, for each queue, the remembered counts with those in the registry, and without those that it
+// had when it was deleted and does not have again. One round trip.
+func CurrentCounts(ctx context.Context, c rueidis.Client, g Globals,
+	remembered map[string]Counts) (map[string]Counts, error) {
+	names := slices.Sorted(maps.Keys(remembered))
+	var asks []rueidis.Completed
+	for _, queue := range names {
+		asks = append(asks, c.B().Hget().Key(g.Queues).Field(queue).Build(),
+			c.B().Hget().Key(g.Queues).Field(DeletedCounts(queue)).Build())
+	}
+	var texts []string
+	for _, reply := range c.DoMulti(ctx, asks...) {
+		text, err := reply.ToString()
+		if err != nil && !rueidis.IsRedisNil(err) {
+			return nil, Classify("HGET "+g.Queues, err)
+		}
+		texts = append(texts, text)
+	}
+	current := map[string]Counts{}
+	for i, queue := range names {
+		registered, deleted := ParseCounts(texts[2*i]), ParseCounts(texts[2*i+1])
+		current[queue] = WithoutCounts(remembered[queue], deleted).With(registered...)
+	}
+	return current, nil
 }

@@ -1,9 +1,12 @@
 package lua
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -74,5 +77,51 @@ func TestRegisterKeepsEveryCount(t *testing.T) {
 		if err != nil || len(all) != 2 || all["emails"].Latest() != 4 || all["other"].Latest() != 1 {
 			t.Errorf("registry: %v, %v", all, err)
 		}
+	})
+}
+
+// Clients that remember the partition counts of a deleted queue used to add them to the queue of that name that was
+// made anew.
+func TestCountsOfADeletedQueueAreNotRegisteredAgain(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
+		c, g := server.Client(t), NewGlobals(server.Prefix(t))
+		registered := func(what, counts, deleted string) {
+			t.Helper()
+			all, err := c.Do(t.Context(), c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()
+			redistest.Want(t, what, fmt.Sprint(all["q"], " and ", all[DeletedCounts("q")], err),
+				fmt.Sprint(counts, " and ", deleted, nil))
+		}
+		type write func(context.Context, rueidis.Client, Globals, map[string]Counts) (int, error)
+		register := func(do write, counts ...int) {
+			t.Helper()
+			if _, err := do(t.Context(), c, g, map[string]Counts{"q": counts}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unregister := func(had ...int) {
+			t.Helper()
+			if err := Unregister(t.Context(), c, g, "q", had); err != nil {
+				t.Fatal(err)
+			}
+		}
+		register(RegisterCounts, 1, 8)
+		unregister(1, 8)
+		registered("deleted", "", "8")
+		register(RegisterCounts, 1, 8)
+		registered("remembered", "1", "8")
+		register(RegisterCounts, 1, 4, 8)
+		registered("remembered beside one of its own", "1,4", "8")
+		unregister(1, 4)
+		registered("deleted again", "", "4,8")
+		current, err := SyncCounts(t.Context(), c, g, "q", Counts{1, 4, 8, 16})
+		redistest.Want(t, "what a client goes on with", fmt.Sprint(current, err), "1,16 <nil>")
+		register(PublishCounts, 1, 8)
+		registered("grown again", "1,8,16", "4")
+		register(PublishCounts, 4)
+		registered("and to the other count", "1,4,8,16", "")
+		unregister(1)
+		register(RegisterCounts, 1)
+		unregister(1)
+		registered("never had partitions", "", "")
 	})
 }

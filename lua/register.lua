@@ -1,7 +1,7 @@
--- register: adds queues and their partition counts to the registry that bridges read. A count that was ever registered stays.
+-- register: adds queues and partition counts to the registry; those of a deleted queue only for a growth.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue, counts (string; integers, comma separated)
+-- ARGV[1...] queue, counts (string; integers, comma separated; '+' before them = also those of a deleted queue)
 -- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
@@ -10,26 +10,47 @@ local queues = KEYS[1]
 local bad = wrong_type({queues, 'hash'})
 if bad then return bad end
 
--- The union of both lists of counts, sorted.
-local function union(a, b)
-  local seen, counts = {}, {}
-  for one in string.gmatch(a .. ',' .. b, '[^,]+') do
+-- Adds the counts of a text to a set.
+local function add_counts(set, text)
+  for one in string.gmatch(text, '[^,]+') do
     local n = string.find(one, '^%d+$') and tonumber(one) or 0
-    if n > 0 and n <= 256 and not seen[n] then
-      seen[n], counts[#counts + 1] = true, n
-    end
+    if n > 0 and n <= 256 then set[n] = true end
   end
+  return set
+end
+
+-- The counts of a set, sorted.
+local function text_of(set)
+  local counts = {}
+  for n in pairs(set) do counts[#counts + 1] = n end
   table.sort(counts)
   return '' .. table.concat(counts, ',') -- the in-process server leaves a single number a number
+end
+
+-- The counts that the registry has in a field, as a set and as text.
+local function counts_in(field)
+  local text = redis.call('HGET', queues, field) or ''
+  return add_counts({}, #text <= 1024 and text or ''), text -- all counts there can be are 914 bytes
 end
 
 redis.call('HDEL', queues, SEP) -- removes nothing; after this write a full server accepts the others
 local changed = 0
 for i = 1, #ARGV, 2 do
-  local known = redis.call('HGET', queues, ARGV[i]) or ''
-  local counts = union(#known <= 1024 and known or '', ARGV[i + 1]) -- all counts there can be are 914 bytes
-  if counts ~= known then
-    redis.call('HSET', queues, ARGV[i], counts)
+  local queue, grows = ARGV[i], string.sub(ARGV[i + 1], 1, 1) == '+'
+  local given = add_counts({}, grows and string.sub(ARGV[i + 1], 2) or ARGV[i + 1])
+  local counts, known = counts_in(queue)
+  local deleted = counts_in('/deleted/' .. queue)
+  for n in pairs(given) do
+    if n == 1 or grows or not deleted[n] then counts[n] = true end
+  end
+  if grows and next(deleted) then
+    for n in pairs(given) do deleted[n] = nil end
+    local left = text_of(deleted)
+    if left == '' then redis.call('HDEL', queues, '/deleted/' .. queue)
+    else redis.call('HSET', queues, '/deleted/' .. queue, left) end
+  end
+  if text_of(counts) ~= known then
+    redis.call('HSET', queues, queue, text_of(counts))
     changed = changed + 1
   end
 end

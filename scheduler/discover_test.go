@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"fmt"
 	"io"
 	"slices"
 	"sync/atomic"
@@ -91,4 +92,106 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	if n := queuetest.Integer(t, c, "HEXISTS", queues, "deleted"); n != 0 {
 		t.Error("the deleted queue is back")
 	}
+}
+
+// A bridge kept the partition counts of a deleted queue, and registered them when the queue was made anew: its messages
+// went to partitions without groups and settings.
+func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	g := lua.NewGlobals(prefix)
+	for _, read := range []bool{true, false} { // whether the bridge reads the registry while the queue is not there
+		t.Run(fmt.Sprint(read), func(t *testing.T) {
+			queue := redistest.Queue(t)
+			queuetest.PublishCount(t, c, prefix, queue, 4)
+			sched := start(t, s, prefix, func(c *Config) {
+				seldom(c)
+				if read {
+					c.RegistryInterval = 100 * time.Millisecond
+				}
+			})
+			knows := func(want string) {
+				t.Helper()
+				redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+					sched.mu.Lock()
+					defer sched.mu.Unlock()
+					known := sched.counts[queue].String()
+					return known == want, fmt.Sprintf("the bridge knows %q, want %q", known, want)
+				})
+			}
+			knows("1,4")
+			if err := lua.Unregister(t.Context(), c, g, queue, lua.Counts{1, 4}); err != nil {
+				t.Fatal(err)
+			}
+			if read {
+				knows("")
+			}
+			queuetest.Do(t, c, "HSETNX", g.Queues, queue, "1")
+			queuetest.Do(t, c, "XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1")
+			knows("1")
+			queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
+			redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+				st := sched.Status()
+				return st.Partitions == 1 && st.Owned == 1, fmt.Sprintf("%+v", st)
+			})
+			if err := lua.Unregister(t.Context(), c, g, queue, lua.Counts{1}); err != nil { // for the next bridge
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// While a server of the cluster does not answer, a bridge cannot know whether a queue that is not registered was
+// deleted: it neither forgets nor registers it, and looks again.
+func TestAQueueWhosePartitionDoesNotAnswerIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	third := lua.NewKeys(prefix, lua.PartitionName(queue, 2))
+	b, err := New(Config{Client: &silent{c, third.Due}, Blocking: c, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.loops.Wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	queuetest.PublishCount(t, c, prefix, queue, 4)
+	if err := b.syncRegistry(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := lua.Unregister(ctx, c, b.globals, queue, lua.Counts{1, 4}); err != nil {
+		t.Fatal(err)
+	}
+	err = b.syncRegistry(ctx)
+	redistest.Want(t, "known", b.counts[queue].String(), "1,4")
+	redistest.Want(t, "registered", queuetest.Integer(t, c, "HEXISTS", b.globals.Queues, queue), int64(0))
+	if err == nil {
+		t.Error("no error says that a partition did not answer")
+	}
+	b.cfg.Client = c
+	if err := b.syncRegistry(ctx); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "known, when all answered", b.counts[queue].String(), "")
+}
+
+// silent is a client whose server does not answer when it is asked for a key.
+type silent struct {
+	rueidis.Client
+	key string
+}
+
+func (c *silent) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	var replies []rueidis.RedisResult
+	for _, cmd := range cmds {
+		if slices.Contains(cmd.Commands(), c.key) {
+			replies = append(replies, c.Client.Do(gone, cmd))
+		} else {
+			replies = append(replies, c.Client.Do(ctx, cmd))
+		}
+	}
+	return replies
 }

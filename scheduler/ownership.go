@@ -64,18 +64,13 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 		grown = grown || known == nil || counts.Latest() > known.Latest()
 	}
 	others = map[string]lua.Counts{}
-	var partitions []string
 	for queue, counts := range s.counts {
 		if !slices.Equal(queues[queue], counts) {
 			others[queue] = counts
 		}
-		if grown {
-			partitions = append(partitions, counts.Names(queue)...)
-		}
 	}
 	if grown {
-		slices.Sort(partitions)
-		s.known = partitions
+		s.listPartitions()
 	}
 	s.mu.Unlock()
 	if grown {
@@ -83,6 +78,33 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 		loop.Poke(s.survey) // other schedulers may own them: survey them, too
 	}
 	return others
+}
+
+// forget removes partition counts of deleted queues from the known ones, and each queue of which none is left.
+func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
+	if len(deleted) == 0 {
+		return
+	}
+	s.mu.Lock()
+	for queue, counts := range deleted {
+		s.counts[queue] = lua.WithoutCounts(s.counts[queue], counts)
+		if len(s.counts[queue]) == 0 {
+			delete(s.counts, queue)
+		}
+	}
+	s.listPartitions()
+	s.mu.Unlock()
+	s.assign(ctx)
+}
+
+// listPartitions renews the list of known partitions. The caller holds mu.
+func (s *Scheduler) listPartitions() {
+	var partitions []string
+	for queue, counts := range s.counts {
+		partitions = append(partitions, counts.Names(queue)...)
+	}
+	slices.Sort(partitions)
+	s.known = partitions
 }
 
 // unheardOf returns the found partitions that are beyond the known count or belong to an unknown queue, by queue.

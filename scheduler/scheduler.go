@@ -41,7 +41,7 @@ type Scheduler struct {
 
 	mu               sync.Mutex
 	live             []string              // sorted
-	counts           map[string]lua.Counts // every known queue with every partition count that it had; never removed
+	counts           map[string]lua.Counts // every known queue with all its partition counts, until it is deleted
 	known            []string              // names of all their partitions; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as is trouble
 	trouble          map[string]*queueTrouble
@@ -155,6 +155,7 @@ func (s *Scheduler) readRegistry(ctx context.Context) error {
 	return s.syncRegistry(ctx)
 }
 
+// syncRegistry also forgets queues and partition counts that were deleted.
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -162,33 +163,52 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
-	forgotten := s.learn(ctx, registered)
-	if len(forgotten) > 0 {
-		failed := s.cfg.Client.Do(call, s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()).Error()
-		if failed != nil && !rueidis.IsRedisNil(failed) {
-			return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
-		}
-		if failed == nil { // else the registry was lost, and these queues were not deleted
-			forgotten, err = s.alive(ctx, registered, forgotten)
+	missing := s.learn(ctx, registered)
+	if len(missing) == 0 {
+		return nil
+	}
+	alive, deleted := missing, map[string]lua.Counts{}
+	mark := s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()
+	failed := s.cfg.Client.Do(call, mark).Error()
+	if failed != nil && !rueidis.IsRedisNil(failed) {
+		return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
+	}
+	if failed == nil { // else the registry was lost, and these queues were not deleted
+		alive, deleted, err = s.alive(ctx, registered, missing)
+	}
+	if failed := s.register(ctx, alive); failed != nil {
+		return errors.Join(err, failed)
+	}
+	current, failed := lua.CurrentCounts(call, s.cfg.Client, s.globals, alive)
+	if failed != nil {
+		return errors.Join(err, fmt.Errorf("read the registry: %w", failed))
+	}
+	for queue, counts := range alive {
+		if gone := lua.WithoutCounts(counts, current[queue]); len(gone) > 0 {
+			deleted[queue] = gone
 		}
 	}
-	return errors.Join(err, s.register(ctx, forgotten))
+	s.forget(ctx, deleted)
+	return err
 }
 
-// alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
-// other queues missing from it were deleted: registering them would bring them back.
-func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+// alive returns the queues that are registered with other counts, or have any key; and the others. When the registry
+// was not lost, the others were deleted: registering them would bring them back. A queue is in neither of the two if
+// one of its partitions did not answer and no other has keys.
+func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (alive,
+	deleted map[string]lua.Counts, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var names []string // of partitions
 	var of []string    // their queues
 	var asks []rueidis.Completed
-	found := map[string]lua.Counts{}
+	alive, deleted = map[string]lua.Counts{}, map[string]lua.Counts{}
 	for queue, counts := range queues {
 		if registered[queue] != nil {
-			found[queue] = counts
+			alive[queue] = counts
 			continue
 		}
+		deleted[queue] = counts
 		for _, name := range counts.Names(queue) {
 			k := lua.NewKeys(s.cfg.Prefix, name)
 			names, of = append(names, name), append(of, queue)
@@ -197,7 +217,7 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 		}
 	}
 	if len(asks) == 0 {
-		return found, nil
+		return alive, deleted, nil
 	}
 	var errs []error
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
@@ -205,11 +225,14 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 		if err != nil {
 			errs = append(errs, fmt.Errorf("keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
 		}
+		if err != nil || n > 0 {
+			delete(deleted, of[i])
+		}
 		if n > 0 {
-			found[of[i]] = queues[of[i]]
+			alive[of[i]] = queues[of[i]]
 		}
 	}
-	return found, errors.Join(errs...)
+	return alive, deleted, errors.Join(errs...)
 }
 
 // Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It
@@ -239,7 +262,7 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	}
 	publish, strays, failed := s.placed(ctx, unknown)
 	if err == nil {
-		err = s.register(ctx, publish)
+		err = s.publish(ctx, publish)
 	}
 	err = errors.Join(err, failed)
 	s.unregistered = nil
@@ -256,13 +279,24 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	return err
 }
 
+// register registers queues that the registry lacks, without the counts of deleted ones.
 func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) error {
+	return s.write(ctx, queues, lua.RegisterCounts)
+}
+
+// publish registers queues with partitions that have groups and settings.
+func (s *Scheduler) publish(ctx context.Context, queues map[string]lua.Counts) error {
+	return s.write(ctx, queues, lua.PublishCounts)
+}
+
+func (s *Scheduler) write(ctx context.Context, queues map[string]lua.Counts,
+	do func(context.Context, rueidis.Client, lua.Globals, map[string]lua.Counts) (int, error)) error {
 	if len(queues) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	_, err := lua.RegisterCounts(ctx, s.cfg.Client, s.globals, queues)
+	_, err := do(ctx, s.cfg.Client, s.globals, queues)
 	if err != nil {
 		err = fmt.Errorf("register %d queues: %w", len(queues), err)
 	}

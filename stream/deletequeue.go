@@ -85,7 +85,7 @@ const aliveWithin = 10 * time.Second
 // repeat it, or keep the queue by calling Grow with the current count.
 //
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
-// again.
+// again, with one partition: nobody registers again the partition counts that the queue had.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return Contents{}, err
@@ -96,6 +96,11 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	counts, err := view.ReadCounts(ctx, c, prefix, queue)
 	if err != nil {
 		return fail(Contents{}, err)
+	}
+	globals := lua.NewGlobals(prefix)
+	registered, err := c.Do(ctx, c.B().Hexists().Key(globals.Queues).Field(queue).Build()).AsBool()
+	if err != nil {
+		return fail(Contents{}, lua.Classify("HEXISTS "+globals.Queues, err))
 	}
 	beyond, err := partitionsBeyond(ctx, c, prefix, queue, counts)
 	if err != nil {
@@ -126,20 +131,19 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 			return fail(had, err)
 		}
 	}
-	// Without this mark the registry would seem lost, and bridges would register the queues that they remember.
-	globals := lua.NewGlobals(prefix)
-	if err := lua.MarkDeleted(ctx, c, globals, queue); err != nil {
-		return fail(had, err)
-	}
-	registry := globals.Queues
-	gone, err := c.Do(ctx, c.B().Hdel().Key(registry).Field(queue).Build()).AsInt64()
-	if err != nil {
-		return fail(had, lua.Classify("HDEL "+registry, err))
-	}
-	if gone == 0 && !there {
+	if !registered && !there {
 		return fail(had, ErrUnknownQueue)
 	}
+	if err := lua.Unregister(ctx, c, globals, queue, counts.With(partitionsOf(names))); err != nil {
+		return fail(had, err)
+	}
 	return had, nil
+}
+
+// partitionsOf returns the least count that has all of these partitions, which are in order.
+func partitionsOf(names []string) int {
+	_, last, _ := lua.SplitPartition(names[len(names)-1])
+	return last + 1
 }
 
 // keepQueue gives removed partitions their groups and policy again, because another partition is not empty, and returns

@@ -1,11 +1,14 @@
 package stream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -57,9 +60,9 @@ func TestDeleteQueueRemovesWhatIsEmptyAndNothingElse(t *testing.T) {
 		if n := exists(append(append(k.All(), second.All()...), k.Calm)...); n != 0 {
 			t.Errorf("%d keys are left", n)
 		}
-		// the other queue, and the mark
+		// the other queue, the mark, and the partition counts
 		if names, err := c.Do(t.Context(), c.B().Hkeys().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrSlice(); err != nil ||
-			len(names) != 2 {
+			len(names) != 3 {
 			t.Errorf("registered: %q, %v", names, err)
 		}
 		if _, err := DeleteQueue(t.Context(), c, prefix, queue, true); !errors.Is(err, ErrUnknownQueue) {
@@ -220,4 +223,23 @@ func TestAFullServerHasQueuesDeleted(t *testing.T) {
 	redistest.Want(t, "keys left", fmt.Sprint(left, err), "0 <nil>")
 	registry, err := c.Do(t.Context(), c.B().Hgetall().Key(lua.NewGlobals(prefix).Queues).Build()).AsStrMap()
 	redistest.Want(t, "registry", fmt.Sprint(registry, err), fmt.Sprint(map[string]string{lua.RegistryDeleted: queue}, nil))
+}
+
+// A worker that goes on makes its queue again. It used to bring all partitions back, without the groups of others.
+func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.grow(4)
+	w, _ := r.start(WorkerConfig{Handler: func(context.Context, *Message) error { return nil }})
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		n := w.parts.Load()
+		return n == 4, fmt.Sprint(n, " partitions are served")
+	})
+	if _, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false); err != nil {
+		t.Fatal(err)
+	}
+	w.served[0].registerAgain() // at the latest in a minute
+	queuetest.EventuallyRegistered(t, r.Client, r.Prefix, r.Queue, "1")
+	redistest.Want(t, "grown again", r.grow(4).String(), "1,4")
 }

@@ -60,8 +60,10 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 		if w.forgotten.Swap(false) {
 			registered = time.Time{}
 		}
-		if time.Since(registered) >= registerInterval && w.register(ctx, counts) == nil {
-			registered = time.Now()
+		if time.Since(registered) >= registerInterval {
+			if found, err = w.register(ctx, counts); err == nil {
+				counts, registered = found, time.Now() // without those of a deleted queue
+			}
 		}
 		if !loop.SleepUntil(ctx, PolicyInterval, w.look) {
 			return
@@ -69,13 +71,13 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 	}
 }
 
-func (w *Worker) register(ctx context.Context, counts lua.Counts) error {
+// register registers the queue, and returns the counts that the registry then has.
+func (w *Worker) register(ctx context.Context, counts lua.Counts) (lua.Counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	w.watches.begin()
 	defer w.watches.end()
-	_, err := lua.RegisterCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), map[string]lua.Counts{w.cfg.Queue: counts})
-	return err
+	return lua.SyncCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), w.cfg.Queue, counts)
 }
 
 // registerAgain requests a registration and a read of the registry: the server may be another one, or empty.

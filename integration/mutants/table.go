@@ -91,8 +91,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a queue that is not deleted loses its groups", file: "stream/deletequeue.go",
-		old:  "if err := kept.all(ctx); err != nil {",
-		new:  "if err := kept.policy(ctx); err != nil {",
+		old:  "if failed := kept.all(ctx); failed != nil {",
+		new:  "if failed := kept.policy(ctx); failed != nil {",
 		test: []string{"-run", "TestDeleteQueueThatIsRefused", "./stream"},
 	},
 	{
@@ -103,8 +103,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
-		old:  "\t_, err = lua.RegisterCounts(call,",
-		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.RegisterCounts(call,",
+		old:  "\t_, err = lua.PublishCounts(call,",
+		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.PublishCounts(call,",
 		test: []string{"-run", "TestGrowMisses", "./stream"},
 	},
 	{
@@ -228,9 +228,15 @@ var mutants = []mutant{
 		test: []string{"-run", "TestReadyRecords", "./stream/transfer"},
 	},
 	{
+		name: "clients bring back the partitions of a deleted queue", file: "lua/register.lua",
+		old:  "or not deleted[n] then",
+		new:  "or true then",
+		test: []string{"-run", "TestCountsOfADeletedQueueAreNotRegisteredAgain", "./lua"},
+	},
+	{
 		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
-		old:  "\t\tif n > 0 {\n\t\t\tfound[of[i]]",
-		new:  "\t\tif n >= 0 {\n\t\t\tfound[of[i]]",
+		old:  "\t\tif n > 0 {\n\t\t\talive[of[i]]",
+		new:  "\t\tif n >= 0 {\n\t\t\talive[of[i]]",
 		test: []string{"-run", "TestADeletedQueueIsNotRegisteredAgain", "./scheduler"},
 	},
 	{

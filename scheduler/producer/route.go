@@ -34,8 +34,8 @@ type route struct {
 	failed    time.Time      // when the last one ended, if it could not read the counts
 }
 
-// knownCounts are all partition counts that the registry ever gave for a queue. Counts are only added, also when the
-// registry loses some.
+// knownCounts are all partition counts that the registry ever gave for a queue. They stay when the registry loses some,
+// and go when the queue is deleted.
 type knownCounts struct {
 	counts lua.Counts
 	asked  time.Time // zero: the registry never answered; partition 0 is always right
@@ -188,10 +188,11 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers counts that the registry lacks. With registers it also
-// registers the queue if it is new or was lost. A caller that only looks for messages, perhaps under a misspelt name,
-// creates no queue. Counts are nil only if they could not be read. A failure to register is only reported, because
-// bridges find queues, too. One round trip if nothing is missing.
+// sync reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets those
+// that the registry then does not have: the queue was deleted. With registers it also registers the queue if it is new
+// or was lost. A caller that only looks for messages, perhaps under a misspelt name, creates no queue. Counts are nil
+// only if they could not be read. A failure to register is only reported, because bridges find queues, too. One round
+// trip if nothing is missing.
 func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
@@ -208,8 +209,11 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 		counts = counts.With(k.counts...)
 	}
 	if text != counts.String() && (registers || text != "") {
-		_, err = lua.RegisterCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
-		return counts, err
+		found, err := lua.SyncCounts(ctx, c, r.p.globals, r.queue, counts)
+		if err != nil {
+			return counts, err
+		}
+		return found, nil
 	}
 	return counts, nil
 }
@@ -250,18 +254,17 @@ func (r *route) batchRoute(ctx context.Context, ms []Message, since time.Time) (
 		return batchRoute{}, err
 	}
 	var unread error
-	if slices.ContainsFunc(ms, needsPartitions) {
-		if k.asked.IsZero() {
-			unread = r.read(ctx, since)
-			err = ctx.Err()
-		} else {
-			err = r.readAgain(ctx)
-		}
-		if err != nil {
-			return batchRoute{}, err
-		}
-		k = r.known.Load()
+	needed := slices.ContainsFunc(ms, needsPartitions)
+	if needed && k.asked.IsZero() {
+		unread = r.read(ctx, since)
+		err = ctx.Err()
+	} else if needed || k.counts.Latest() > 1 { // the queue may have been deleted, and have fewer partitions now
+		err = r.readAgain(ctx)
 	}
+	if err != nil {
+		return batchRoute{}, err
+	}
+	k = r.known.Load()
 	s := batchRoute{route: r, counts: k.counts, unread: unread}
 	if k.counts.Latest() == 1 {
 		s.only = r.groupCommit(0)

@@ -611,3 +611,59 @@ func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
 		}
 	}
 }
+
+// A producer, or a gateway, that rested while its queue was deleted and made anew registered the old partition count
+// with its next message, which went to a partition without groups and settings.
+func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	g, counts := lua.NewGlobals(prefix), lua.Counts{1, 8}
+	for what, m := range map[string]Message{
+		"a generated ID": {Delay: time.Hour},
+		"a chosen ID":    {ID: queuetest.IDOf(counts, 5), Delay: time.Hour},
+		"a key":          {Key: queuetest.IDOf(counts, 6), Delay: time.Hour},
+	} {
+		t.Run(what, func(t *testing.T) {
+			queue := redistest.Queue(t)
+			p := newProducer(t, c, prefix, func(c *Config) {
+				c.NewID = func() string { return queuetest.IDOf(counts, 7) }
+			})
+			queuetest.PublishCount(t, c, prefix, queue, 8)
+			if _, err := p.Schedule(t.Context(), queue, Message{Delay: time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+			p.busy.Wait()
+			queuetest.Do(t, c, "DEL", lua.NewKeys(prefix, lua.PartitionName(queue, 7)).Due)
+			if err := lua.Unregister(t.Context(), c, g, queue, counts); err != nil {
+				t.Fatal(err)
+			}
+			queuetest.Do(t, c, "HSETNX", g.Queues, queue, "1")
+			r, err := p.enter(t.Context(), queue)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.busy.Done()
+			r.known.Store(&knownCounts{r.known.Load().counts, time.Now().Add(-restedAfter)})
+			if _, err := p.Schedule(t.Context(), queue, m); err != nil {
+				t.Fatal(err)
+			}
+			p.busy.Wait()
+			scheduled := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Due)
+			redistest.Want(t, "in partition 0", scheduled, int64(1))
+			queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
+			// It learns of a growth as ever, and gives the count back to a registry that was lost.
+			if _, err := lua.PublishCounts(t.Context(), c, g, map[string]lua.Counts{queue: counts}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.ask(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			queuetest.Do(t, c, "DEL", g.Queues)
+			if err := r.ask(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			queuetest.EventuallyRegistered(t, c, prefix, queue, "1,8")
+		})
+	}
+}

@@ -56,7 +56,7 @@ func (l *look) shared() {
 	}, func(elements []string) bool {
 		for i := 0; i+1 < len(elements); i += 2 {
 			queue, counts := elements[i], elements[i+1]
-			if queue == lua.RegistryDeleted {
+			if queue == lua.RegistryDeleted || strings.HasPrefix(queue, lua.DeletedCounts("")) {
 				continue
 			}
 			named := lua.CheckQueue(queue) == nil
