@@ -7,9 +7,10 @@
 -- KEYS[5] push (hash)
 -- KEYS[6] payload, meta, wake, policy, seen, calm, planned (hash; hash; stream; hash; zset; hash; hash)
 -- KEYS[13] turns, leases, rate (zset; zset; string)
+-- ARGV[1] hold (string: '1' = keep the policy, and hold the partition, '' = keep nothing)
 -- Returns: integer, 1 deleted, 0 = it holds something
 -- Complexity: O(1) per key; their contents are freed in the background
--- If a command fails here: nothing is changed.
+-- If a command fails here: the policy may hold the partition; run it again.
 -- Run twice: harmless.
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -20,5 +21,12 @@ if bad then return bad end
 local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call('XLEN', dead)
 holds = holds + redis.call('HLEN', recurring) + redis.call('HLEN', push)
 if holds > 0 then return 0 end
+if ARGV[1] == '1' then
+  redis.call('HDEL', policy, SEP) -- removes nothing; after this write a full server accepts the next one
+  redis.call('HSET', policy, 'held', '1')
+  redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake)
+  redis.call('UNLINK', seen, calm, planned, turns, leases, rate)
+  return 1
+end
 redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
 return 1

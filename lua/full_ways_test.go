@@ -147,7 +147,7 @@ func fullWays() []fullWay {
 			return err
 		}},
 		{deleteEmptyScript, "an empty queue", func(b *rig) { b.set("rate", "5") }, func(b *rig) error {
-			deleted, err := DeleteEmpty(b.ctx, b.c, b.k)
+			deleted, err := DeleteEmpty(b.ctx, b.c, b.k, true)
 			redistest.Want(b, "deleted", deleted, true)
 			return err
 		}},

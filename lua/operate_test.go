@@ -122,7 +122,7 @@ func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		deletes := func(want bool, what string) {
 			b.Helper()
-			got, err := DeleteEmpty(b.ctx, b.c, b.k)
+			got, err := DeleteEmpty(b.ctx, b.c, b.k, false)
 			redistest.Want(b, what, fmt.Sprint(got, err), fmt.Sprint(want, nil))
 			redistest.Want(b, what+": settings are left", b.count("EXISTS", b.k.Policy) == 1, !want)
 		}
@@ -138,6 +138,15 @@ func TestDeleteEmptyDeletesNothingThatSomebodyMade(t *testing.T) {
 		deletes(true, "empty")
 		redistest.Want(b, "keys left", b.count(append([]string{"EXISTS"}, b.k.All()...)...), 0)
 		deletes(true, "nothing")
+		b.set("rate", "5")
+		b.groups("g")
+		got, err := DeleteEmpty(b.ctx, b.c, b.k, true)
+		redistest.Want(b, "with hold", fmt.Sprint(got, err), fmt.Sprint(true, nil))
+		redistest.Want(b, "the policy that is left", fmt.Sprint(b.hash(b.k.Policy)), "map[held:1 rate:5]")
+		b.enqueue(Item{ID: "m", When: "+0"})
+		redistest.Want(b, "a message that comes", b.count("ZCARD", b.k.Due), 1)
+		got, err = DeleteEmpty(b.ctx, b.c, b.k, false)
+		redistest.Want(b, "while it is there", fmt.Sprint(got, err, b.hash(b.k.Policy)), "false <nil> map[held:1 rate:5]")
 	})
 }
 

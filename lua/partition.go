@@ -165,12 +165,17 @@ func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, 
 
 var deleteEmptyScript = load("delete_empty", []string{
 	"due", "stream", "dead", "recurring", "push", "payload", "meta", "wake",
-	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, nil, nil)
+	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, []string{"hold"}, nil)
 
 // DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
-// target. It returns whether it did. It also succeeds on a full server. It may be repeated.
-func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys) (deleted bool, err error) {
-	n, err := deleteEmptyScript.integer(ctx, c, emptyKeys(k), nil)
+// target. It returns whether it did. With hold it keeps the policy, and holds the partition: messages that come
+// later wait in its schedule. It also succeeds on a full server. It may be repeated.
+func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys, hold bool) (deleted bool, err error) {
+	held := ""
+	if hold {
+		held = "1"
+	}
+	n, err := deleteEmptyScript.integer(ctx, c, emptyKeys(k), []string{held})
 	return n == 1, err
 }
 

@@ -43,15 +43,15 @@ for i = 1, #ARGV, 2 do
   for n in pairs(given) do
     if n == 1 or grows or not deleted[n] then counts[n] = true end
   end
+  if text_of(counts) ~= known then
+    redis.call('HSET', queues, queue, text_of(counts))
+    changed = changed + 1
+  end
   if grows and next(deleted) then
     for n in pairs(given) do deleted[n] = nil end
     local left = text_of(deleted)
     if left == '' then redis.call('HDEL', queues, '/deleted/' .. queue)
     else redis.call('HSET', queues, '/deleted/' .. queue, left) end
-  end
-  if text_of(counts) ~= known then
-    redis.call('HSET', queues, queue, text_of(counts))
-    changed = changed + 1
   end
 end
 return changed

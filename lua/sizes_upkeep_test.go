@@ -60,7 +60,7 @@ func (o *ordeal) deleteEmpty() {
 		o.held(2)
 	}
 	o.b.build([]string{"HSET", o.b.k.Payload, "orphan", pad(o.size("orphan"))})
-	_, err := DeleteEmpty(o.b.ctx, o.scale, o.b.k)
+	_, err := DeleteEmpty(o.b.ctx, o.scale, o.b.k, true)
 	o.must(err)
 }
 

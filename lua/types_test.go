@@ -199,7 +199,7 @@ func calls() []call {
 			return err
 		}},
 		{deleteEmptyScript, queue(emptyKeys), func(b *rig) error {
-			_, err := DeleteEmpty(b.ctx, b.c, b.k)
+			_, err := DeleteEmpty(b.ctx, b.c, b.k, true)
 			return err
 		}},
 		{dropGroupsScript, stream, func(b *rig) error {

@@ -81,8 +81,8 @@ const aliveWithin = 10 * time.Second
 // ErrNotEmpty: the queue holds messages, recurrences or push targets, and force is false; groups and policy stay as
 // they were. Messages written between the check and the removal of a partition are not lost: the script that removes it
 // checks again. If it refuses, the partitions before it are gone, with their dedup windows; they get groups and policy
-// again from partition 0, which is removed last. ErrUnknownQueue. It works on a full server. After any other error
-// repeat it, or keep the queue by calling Grow with the current count.
+// again from partition 0, which is removed last. Until then nothing becomes ready in them. ErrUnknownQueue. It works on
+// a full server. After any other error repeat it, or keep the queue by calling Grow with the current count.
 //
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
 // again, with one partition: nobody registers again the partition counts that the queue had.
@@ -119,15 +119,27 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		there = there || exists
 	}
 	if !had.Empty() && !force {
-		return fail(had, fmt.Errorf("%w: it holds %s", ErrNotEmpty, had))
+		return fail(had, keepQueue(ctx, c, prefix, queue, had)) // a deletion that was killed may have begun
 	}
-	for _, name := range slices.Backward(names) { // partition 0 has all groups and the policy: see keepQueue
-		err := removePartition(ctx, c, lua.NewKeys(prefix, name), force)
+	// Partition 0 has all groups and the policy, see keepQueue. Before it goes, the others are looked at once more.
+	order := slices.Concat(names[1:], names[1:], names[:1])
+	if force {
+		order = slices.Concat(names[1:], names[:1])
+	}
+	for _, name := range order {
+		keys := lua.NewKeys(prefix, name)
+		err := removePartition(ctx, c, keys, force, name != queue)
 		if errors.Is(err, ErrNotEmpty) {
-			err = keepQueue(ctx, c, prefix, queue, name, &had)
-			return fail(had, err)
+			some, _, failed := contentsOf(ctx, c, keys)
+			had.add(some)
+			return fail(had, errors.Join(keepQueue(ctx, c, prefix, queue, had), failed))
 		}
 		if err != nil {
+			return fail(had, err)
+		}
+	}
+	if !force {
+		if err := releaseEmpty(ctx, c, prefix, names[1:]); err != nil {
 			return fail(had, err)
 		}
 	}
@@ -146,21 +158,28 @@ func partitionsOf(names []string) int {
 	return last + 1
 }
 
-// keepQueue gives removed partitions their groups and policy again, because another partition is not empty, and returns
-// ErrNotEmpty. It adds the contents of that partition to had. Partition 0 is removed last, so it still has the groups
-// and the policy.
-func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue, name string, had *Contents) error {
+// keepQueue returns ErrNotEmpty with what the queue holds. Before, it gives removed partitions their groups and policy
+// again. Partition 0 is removed last, so it still has the groups and the policy. Until a removed partition has its
+// groups, its policy holds it: a message that comes meanwhile reaches every group.
+func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had Contents) error {
+	err := fmt.Errorf("%w: it holds %s", ErrNotEmpty, had)
 	kept := partitionSync{c: c, prefix: prefix, queue: queue}
-	if err := kept.all(ctx); err != nil {
-		return fmt.Errorf("partition %s is not empty, and groups and policy of others are missing until the queue is given "+
-			"the partitions that it has: %w", name, err)
+	if failed := kept.all(ctx); failed != nil {
+		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing, until the queue is given the "+
+			"partitions that it has: %w", err, failed)
 	}
-	some, _, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
-	if err != nil {
+	return err
+}
+
+// releaseEmpty removes the policies that hold removed partitions. A partition that was given messages meanwhile stays
+// held: a bridge moves them to partition 0.
+func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
+	return view.EachPartition(names, func(_ int, name string) error {
+		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+		defer cancel()
+		_, err := lua.DeleteEmpty(ctx, c, lua.NewKeys(prefix, name), false)
 		return err
-	}
-	had.add(some)
-	return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had)
+	})
 }
 
 // partitionsBeyond returns the partitions beyond the count that have keys: a failed growth has prepared them, or a
@@ -241,13 +260,13 @@ func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
 }
 
 // removePartition removes all keys of a partition. Without force it fails with ErrNotEmpty if the partition holds
-// anything at that moment.
-func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force bool) error {
+// anything at that moment, and with hold it leaves a policy under which nothing becomes ready.
+func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force, hold bool) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	keys := k.All()
 	if !force {
-		deleted, err := lua.DeleteEmpty(ctx, c, k)
+		deleted, err := lua.DeleteEmpty(ctx, c, k, hold)
 		if err != nil {
 			return err
 		}

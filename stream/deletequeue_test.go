@@ -243,3 +243,86 @@ func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
 	queuetest.EventuallyRegistered(t, r.Client, r.Prefix, r.Queue, "1")
 	redistest.Want(t, "grown again", r.grow(4).String(), "1,4")
 }
+
+// A message that became ready in a removed partition, before the deletion was refused or killed, was freed as soon as
+// the first group that came back had acknowledged it: the other groups never got it. It was delivered in spite of a
+// pause, too.
+func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	for _, how := range []string{"refused", "killed", "paused"} {
+		t.Run(how, func(t *testing.T) {
+			came := 0
+			for at, reached := 1, true; reached; at++ {
+				r := newRig(t, s)
+				r.Groups("away", "mailer")
+				if how == "paused" {
+					r.Policy(map[string]string{"held": "1"})
+				}
+				r.grow(4)
+				third := r.Part(3)
+				reached = false
+				c := &stepClient{Client: r.Client, before: func(n int) error {
+					if n > at && how == "killed" {
+						return errors.New("killed")
+					}
+					if n != at {
+						return nil
+					}
+					reached = true
+					third.Enqueue(lua.Item{ID: "m", When: "+0"})
+					if how != "paused" {
+						mailerHeals(t, third)
+					}
+					if how != "killed" {
+						r.Part(2).Do("ZADD", r.Part(2).Keys.Due, "1e13", "n")
+						return nil
+					}
+					return errors.New("killed")
+				}}
+				what := fmt.Sprintf("message before command %d", at)
+				_, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false)
+				if len(r.GroupNames()) == 0 { // partition 0 is gone, and so is the queue
+					continue
+				}
+				if how == "killed" && err != nil {
+					_, err = DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+				}
+				if !errors.Is(err, ErrNotEmpty) {
+					if reached {
+						t.Errorf("%s: %v", what, err)
+					}
+					continue
+				}
+				came++
+				r.alike(what, 4, "away", "mailer")
+				if how == "paused" {
+					redistest.Want(t, what+", ready in spite of the pause", third.Length(third.Keys.Stream), int64(0))
+					continue
+				}
+				third.DrainAll()
+				redistest.Want(t, what+", given to the group that was away", len(third.Take("away", "c", 10)), 1)
+			}
+			if came == 0 {
+				t.Error("the message never came while the queue was being deleted")
+			}
+		})
+	}
+}
+
+// mailerHeals does what a worker of the group mailer does when its group is lost.
+func mailerHeals(t *testing.T, r *queuetest.Rig) {
+	t.Helper()
+	if _, err := lua.EnsureGroup(t.Context(), r.Client, r.Keys, "mailer"); err != nil {
+		t.Fatal(err)
+	}
+	var held []lua.Held
+	for _, entry := range r.Take("mailer", "c", 10) {
+		held = append(held, lua.Held{Entry: entry})
+	}
+	if len(held) > 0 {
+		if _, err := lua.Ack(t.Context(), r.Client, r.Keys, "mailer", held); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -87,11 +87,13 @@ type partitionSync struct {
 	done  int
 }
 
+// all copies groups before the policy: a partition that a deletion of the queue has begun to remove delivers nothing
+// until it has the policy.
 func (s *partitionSync) all(ctx context.Context) error {
-	if err := s.policy(ctx); err != nil {
+	if err := s.groups(ctx); err != nil {
 		return err
 	}
-	return s.groups(ctx)
+	return s.policy(ctx)
 }
 
 func (s *partitionSync) stepped() {

@@ -144,7 +144,14 @@ func upkeep() []scenario {
 			s.do("HSET", s.k.Policy, "max_attempts", "7")
 			s.do("XGROUP", "CREATE", s.k.Stream, "left", "0", "MKSTREAM")
 			return func(c rueidis.Client) error {
-				_, err := lua.DeleteEmpty(s.ctx, c, s.k)
+				_, err := lua.DeleteEmpty(s.ctx, c, s.k, true)
+				return err
+			}
+		}},
+		{script: "delete_empty", state: "an empty one, without hold", prepare: func(s *scene) func(rueidis.Client) error {
+			s.do("HSET", s.k.Policy, "held", "1")
+			return func(c rueidis.Client) error {
+				_, err := lua.DeleteEmpty(s.ctx, c, s.k, false)
 				return err
 			}
 		}},
@@ -153,7 +160,7 @@ func upkeep() []scenario {
 			s.send(item("later", hour))
 			s.owe("a", "later", delivered, delivered)
 			return func(c rueidis.Client) error {
-				deleted, err := lua.DeleteEmpty(s.ctx, c, s.k)
+				deleted, err := lua.DeleteEmpty(s.ctx, c, s.k, true)
 				if deleted {
 					s.Error("deleted with a message")
 				}
@@ -253,6 +260,18 @@ func housekeeping() []scenario {
 			}
 		}, after: func(s *scene) {
 			if s.number("HLEN", s.g.Queues) != 3 || s.number("HSTRLEN", s.g.Queues, "known") != 3 {
+				s.Error("the registry is not what it must be")
+			}
+		}},
+		{script: "register", state: "two deleted ones grow", prepare: func(s *scene) func(rueidis.Client) error {
+			others(s)
+			s.do("HSET", s.g.Queues, "/deleted/q", "4,8", "/deleted/another", "8")
+			return func(c rueidis.Client) error {
+				_, err := lua.PublishCounts(s.ctx, c, s.g, map[string]lua.Counts{"q": {1, 8}, "another": {1, 8}})
+				return err
+			}
+		}, after: func(s *scene) {
+			if s.number("HSTRLEN", s.g.Queues, "q") != 3 || s.number("HSTRLEN", s.g.Queues, "another") != 3 {
 				s.Error("the registry is not what it must be")
 			}
 		}},

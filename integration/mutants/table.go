@@ -102,6 +102,12 @@ var mutants = []mutant{
 		test: []string{"-run", "TestDeleteEmpty", "./lua"},
 	},
 	{
+		name: "messages become ready while their queue is being deleted", file: "lua/delete_empty.lua",
+		old:  "if ARGV[1] == '1' then",
+		new:  "if false then",
+		test: []string{"-run", "TestNothingBecomesReadyWhileAQueueIsBeingDeleted", "./stream"},
+	},
+	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
 		old:  "\t_, err = lua.PublishCounts(call,",
 		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.PublishCounts(call,",
