@@ -26,5 +26,6 @@
 //   - a clean stop leaves nothing pending and burns no attempt (TestCleanStopLeavesNothingPendingAndBurnsNoAttempt);
 //   - a lost group is created again at 0, every time (TestLostGroupIsCreatedAgainAtZeroEveryTime);
 //   - a retry is for its group alone (TestRetryOfAnotherGroupIsSkippedWithoutASlot);
-//   - entries of a read that returns after the worker gave it up are handled (TestWhatALateReadWasGivenIsTakenUp).
+//   - entries of a read that returns after the worker gave it up are handled (TestWhatALateReadWasGivenIsTakenUp),
+//     in steps that fit the link (TestLargeEntriesOverASlowLinkAreReadInSmallerSteps).
 package stream

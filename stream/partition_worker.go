@@ -45,6 +45,11 @@ type partitionWorker struct {
 	lookedAt time.Time     // when a busy worker last asked for a read of the policy
 	patience time.Duration // time limit of a read with no or a short BLOCK
 
+	// Steps become smaller when a time limit cuts them off, because the entries may be large and the link slow.
+	readStep  int            // most entries of the next read
+	fetchStep int            // most entries of the next fetch
+	failed    map[string]int // entries that were fetched alone, and did not come in time: how often
+
 	looked uint64 // of the claims of the read loop: see claim.looked
 
 	tell observe.Series // nil = no observer
@@ -62,7 +67,8 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 	l := &partitionWorker{
 		worker: w, partition: partition, cfg: w.cfg,
 		keys: lua.NewKeys(w.cfg.Prefix, lua.PartitionName(w.cfg.Queue, partition)).As(lua.ActorWorker + " " + w.cfg.Consumer),
-		log:  w.log, slots: w.slots, idle: true, patience: quickRead, policyChanged: make(chan struct{}, 1),
+		log:  w.log, slots: w.slots, idle: true, patience: quickRead, readStep: w.cfg.Concurrency,
+		fetchStep: fetchBatch, failed: map[string]int{}, policyChanged: make(chan struct{}, 1),
 		refresh: make(chan struct{}, 1), resumed: make(chan struct{}, 1),
 		tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}

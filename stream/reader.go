@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -81,9 +82,9 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		return nil
 	}
 	r := p.reserve(ctx)
-	if beyond := r.slots - admitted; beyond > 0 {
-		p.slots.put(beyond)
-		r.slots = admitted
+	if most := min(admitted, p.readStep); r.slots > most {
+		p.slots.put(r.slots - most)
+		r.slots = most
 	}
 	if r.slots == 0 {
 		return nil
@@ -92,6 +93,7 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	entries, err := p.next(ctx, r)
 	p.reads.end()
 	p.wasRead(r, len(entries), err)
+	p.readStep = nextStep(p.readStep, r.slots, p.cfg.Concurrency, err)
 	used := p.startAll(p.deliveries(hard, entries))
 	p.slots.put(r.slots - used)
 	if len(entries) > 0 {
@@ -230,18 +232,34 @@ func (p *partitionWorker) findStart(ctx context.Context) error {
 	return nil
 }
 
-// fetchBatch is how many entries, given to this consumer before, one step fetches.
-const fetchBatch = 20
+const (
+	// fetchBatch is how many entries, given to this consumer before, one step fetches.
+	fetchBatch = 20
+	// fetchTries is how often an entry is fetched alone. After that it is left to the reclaimer.
+	fetchTries = 3
+)
+
+// nextStep returns the most entries of the next step: half as many after a step of n that its time limit cut off, else
+// twice as many as before.
+func nextStep(step, n, limit int, err error) int {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return max(1, n/2)
+	}
+	return min(2*step, limit)
+}
 
 // takeUp starts handlers for entries that this consumer was given before, and returns the number of slots in use.
 func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (used int, err error) {
 	var foreign []lua.Held
 	for len(entries) > 0 && err == nil {
 		var found []rueidis.XRangeSlice
-		found, err = p.fetch(ctx, entries)
-		entries = entries[min(fetchBatch, len(entries)):]
+		step := min(p.fetchStep, len(entries))
+		found, err = p.fetch(ctx, entries, step)
+		p.fetchStep = nextStep(p.fetchStep, step, fetchBatch, err)
+		entries = entries[step:]
 		var own []*delivery
 		for _, d := range p.deliveries(hard, found) {
+			delete(p.failed, d.msg.EntryID)
 			if d.foreign() { // acknowledged below, so that it is not found again
 				d.cancel(nil)
 				foreign = append(foreign, lua.Held{Entry: d.msg.EntryID})
@@ -260,10 +278,14 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (u
 	return used, err
 }
 
-// fetch reads the first of some entries that nobody extends yet. It extends all of them: on a slow server the last ones
-// would otherwise be reclaimed while the first ones are fetched, and then be handled twice.
-func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []rueidis.XRangeSlice, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+// fetch reads the first n of some entries that nobody extends yet. It extends all of them: on a slow server the last
+// ones would otherwise be reclaimed while the first ones are fetched, and then be handled twice.
+func (p *partitionWorker) fetch(ctx context.Context, entries []string, n int) (all []rueidis.XRangeSlice, err error) {
+	limit := loop.CallTimeout
+	if n == 1 { // it may be large, but it must not be reclaimed meanwhile
+		limit = min(loop.PassTimeout, max(limit, p.policy.Load().VisibilityTimeout/2))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	held := make([]lua.Held, len(entries))
 	for i, entry := range entries {
@@ -276,7 +298,7 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []ru
 	}
 	var reads []rueidis.Completed
 	var cancelled []lua.Failure
-	for i, entry := range entries[:min(fetchBatch, len(entries))] {
+	for i, entry := range entries[:n] {
 		switch extended[i] {
 		case lua.HeldCancelled: // no handler has started on it
 			cancelled = append(cancelled, lua.Failure{Held: lua.Held{Entry: entry}, Action: lua.ActionCancel, Delay: -1})
@@ -292,10 +314,23 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string) (all []ru
 		err = errors.Join(err, lua.Classify("XRANGE", failed))
 		all = append(all, found...)
 	}
+	if n == 1 && len(reads) == 1 && errors.Is(err, context.DeadlineExceeded) {
+		p.cameLate(entries[0])
+	}
 	return all, err
 }
 
-// unseen returns at most limit entries that are pending for this worker but not held by it.
+// cameLate notes that an entry alone could not be fetched in time.
+func (p *partitionWorker) cameLate(entry string) {
+	p.failed[entry]++
+	if p.failed[entry] == fetchTries {
+		p.log.Error("an entry cannot be fetched in time: it is left until the visibility timeout",
+			slog.String("entry", entry))
+	}
+}
+
+// unseen returns at most limit entries that are pending for this worker but not held by it. It leaves out those that
+// cannot be fetched in time.
 func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, error) {
 	const count = 500
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -311,7 +346,7 @@ func (p *partitionWorker) unseen(ctx context.Context, limit int) ([]string, erro
 		for _, one := range page {
 			entry := one.ID.String()
 			from = "(" + entry
-			if !held[entry] && one.ID != p.start && len(unseen) < limit {
+			if !held[entry] && one.ID != p.start && p.failed[entry] < fetchTries && len(unseen) < limit {
 				unseen = append(unseen, entry)
 			}
 		}

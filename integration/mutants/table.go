@@ -73,9 +73,22 @@ var mutants = []mutant{
 	},
 	{
 		name: "a worker does not look for what it never saw", file: "stream/reader.go",
-		old:  "\t\t\tif !held[entry] && one.ID != p.start && len(unseen) < limit {\n",
+		old: "\t\t\tif !held[entry] && one.ID != p.start && p.failed[entry] < fetchTries && " +
+			"len(unseen) < limit {\n",
 		new:  "\t\t\tif held[entry] && false {\n",
 		test: []string{"-run", "TestWorkerInterrupted", "./integration/crashpoint"},
+	},
+	{
+		name: "what took too long is fetched again as a whole", file: "stream/reader.go",
+		old:  "\t\treturn max(1, n/2)\n",
+		new:  "\t\treturn max(step, n)\n",
+		test: []string{"-timeout", "3m", "-run", "TestLargeEntriesOverASlowLink", "./stream"},
+	},
+	{
+		name: "an entry that cannot be fetched is extended for ever", file: "stream/reader.go",
+		old:  "\tp.failed[entry]++\n",
+		new:  "\tp.failed[entry] += 0\n",
+		test: []string{"-timeout", "4m", "-run", "TestEntryThatCannotBeFetched", "./stream"},
 	},
 	{
 		name: "a queue grows without its groups", file: "stream/partition.go",
