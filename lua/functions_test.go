@@ -231,7 +231,8 @@ func TestFunctionsWithoutTurnsLeaveARetryWithAKeyPending(t *testing.T) {
 			k, given := b.k, b.wantDelivered([]string{"g"}, "plain", "a", "b")
 			call := func(e ...Entry) string {
 				t.Helper()
-				words := []string{"FCALL", "duestream_" + x.function, "6", k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g"}
+				words := []string{"FCALL", "duestream_" + x.function, "6"}
+				words = append(words, k.Stream, k.Due, k.Payload, k.Meta, k.Dead, k.Wake, "g")
 				if x.function == "retry" {
 					words = append(words, "5", "1000")
 				}
