@@ -92,8 +92,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a queue grows without its groups", file: "stream/partition.go",
-		old:  "\treturn s.groups(ctx)\n",
-		new:  "\treturn nil\n",
+		old:  "\tif err := s.groups(ctx); err != nil {\n\t\treturn err\n\t}\n\treturn s.policy(ctx)\n",
+		new:  "\treturn s.policy(ctx)\n",
 		test: []string{"-run", "TestGrow", "./stream"},
 	},
 	{
