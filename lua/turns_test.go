@@ -368,8 +368,12 @@ func TestManyCancelledInLineArePassedOver(t *testing.T) {
 		b.groups(g...)
 		b.enqueue(b.keyed("first", "a", 9))
 		e := b.wantDelivered(g, "first")[0]
+		cancelled := 9000
+		if b.inProcess() { // that server is slow
+			cancelled = 2500
+		}
 		var lines []string
-		for i := range 9000 {
+		for i := range cancelled {
 			lines = append(lines, "0", fmt.Sprintf("a%swait%s%016d%sgone%d", Separator, Separator, i, Separator, i))
 		}
 		b.do(append([]string{"ZADD", b.k.Turns}, lines...)...)

@@ -121,11 +121,17 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 				})
 			}
 			knows("1,4")
+			sched.mu.Lock()
+			sched.recurring.have[queue] = true
+			sched.mu.Unlock()
 			if err := lua.Unregister(t.Context(), c, g, queue, lua.Counts{1, 4}); err != nil {
 				t.Fatal(err)
 			}
 			if read {
 				knows("")
+				sched.mu.Lock()
+				redistest.Want(t, "has recurrences", sched.recurring.have[queue], false)
+				sched.mu.Unlock()
 			}
 			queuetest.Do(t, c, "HSETNX", g.Queues, queue, "1")
 			queuetest.Do(t, c, "XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1")

@@ -90,6 +90,7 @@ func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
 		s.counts[queue] = lua.WithoutCounts(s.counts[queue], counts)
 		if len(s.counts[queue]) == 0 {
 			delete(s.counts, queue)
+			delete(s.recurring.have, queue) // no survey looks at it any more; its planning loop ends
 		}
 	}
 	s.listPartitions()
