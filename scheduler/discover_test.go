@@ -94,6 +94,18 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	}
 }
 
+// A bridge used to plan the recurrences of a deleted queue, every five seconds, until it ended.
+func TestAForgottenQueueIsPlannedNoMore(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	sched := start(t, s, s.Prefix(t), seldom)
+	sched.mu.Lock()
+	sched.counts["deleted"], sched.recurring.have["deleted"] = lua.Counts{1, 4}, true
+	sched.mu.Unlock()
+	sched.forget(t.Context(), map[string]lua.Counts{"deleted": {1, 4}})
+	redistest.Want(t, "its planning loop ends", sched.plannedAll("deleted"), true)
+}
+
 // A bridge kept the partition counts of a deleted queue, and registered them when the queue was made anew: its messages
 // went to partitions without groups and settings.
 func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
@@ -121,17 +133,11 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 				})
 			}
 			knows("1,4")
-			sched.mu.Lock()
-			sched.recurring.have[queue] = true
-			sched.mu.Unlock()
 			if err := lua.Unregister(t.Context(), c, g, queue, lua.Counts{1, 4}); err != nil {
 				t.Fatal(err)
 			}
 			if read {
 				knows("")
-				sched.mu.Lock()
-				redistest.Want(t, "has recurrences", sched.recurring.have[queue], false)
-				sched.mu.Unlock()
 			}
 			queuetest.Do(t, c, "HSETNX", g.Queues, queue, "1")
 			queuetest.Do(t, c, "XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1")
