@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -295,4 +296,44 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 		err := fresh.Cancel(ctx, p.queue, unknown)
 		return errors.Is(err, bridge.ErrNotScheduled), fmt.Sprint(err)
 	})
+}
+
+// A new group was created in partition 0 alone while the registry could not be read. What became ready in the other
+// partitions meanwhile, and the other groups acknowledged, was freed: the new group never got it.
+func TestANewGroupIsInAllPartitionsWhileTheRegistryIsAway(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(*redistest.Server){
+		"killed": (*redistest.Server).Kill, "hanging": (*redistest.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.Cluster(t, 3, 0)
+			p := newParted(t, c, 8)
+			for c.Owner(c.Slot(lua.NewGlobals(p.prefix).Defaults)) == p.registry { // a new worker needs the defaults
+				p = newParted(t, c, 8)
+			}
+			if err := p.raw("XADD", p.keysOf(0).Stream, "*", "payload", "x").Error(); err != nil {
+				t.Fatal(err)
+			}
+			leave(p.registry)
+			got := make(chan string, 10)
+			p.worker("new", 1, func(_ context.Context, m *bridge.Message) error {
+				got <- m.EntryID
+				return nil
+			})
+			receive(t, got)
+			for i, owner := range p.owners {
+				if owner == p.registry {
+					continue
+				}
+				at := p.keysOf(i).Stream
+				var groups []view.GroupInfo
+				if err := view.Ask(t.Context(), p.redis.Client, view.GroupsOf(p.redis.Client, at, &groups)); err != nil {
+					t.Fatal(err)
+				}
+				has := slices.ContainsFunc(groups, func(g view.GroupInfo) bool { return g.Name == "new" })
+				redistest.Want(t, fmt.Sprintf("partition %d has the new group", i), has, true)
+			}
+		})
+	}
 }

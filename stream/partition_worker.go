@@ -38,6 +38,7 @@ type partitionWorker struct {
 
 	// Used by the read loop only.
 	joined   bool          // the group has been found or created
+	created  bool          // this worker created it
 	start    view.EntryID  // last entry delivered to the group at that time
 	doubt    bool          // a read failed, and the server may still execute it
 	cutOff   bool          // the stop interrupted the last read, and the server may still execute it

@@ -188,8 +188,15 @@ func (p *partitionWorker) recover(ctx, hard context.Context) error {
 		if err := p.refreshPolicy(ctx); err != nil { // first: later steps need the policy
 			return err
 		}
-		if _, err := lua.EnsureGroup(ctx, p.cfg.Client, p.keys, p.cfg.Group); err != nil {
+		created, err := lua.EnsureGroup(ctx, p.cfg.Client, p.keys, p.cfg.Group)
+		if err != nil {
 			return err
+		}
+		p.created = p.created || created
+		if p.created && p.partition == 0 {
+			if err := p.worker.createElsewhere(ctx); err != nil {
+				return err
+			}
 		}
 		if err := p.findStart(ctx); err != nil {
 			return err

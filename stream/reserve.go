@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -39,6 +40,7 @@ func (w *Worker) open(upTo int) []*partitionWorker {
 func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 	counts := lua.Counts{1}
 	var registered time.Time
+	known := sync.OnceFunc(func() { close(w.counted) })
 	for {
 		call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		w.watches.begin()
@@ -50,6 +52,7 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 			return
 		case err == nil:
 			w.state.Report(nil)
+			known()
 			counts = counts.With(found...) // a registry that was lost may lack counts
 			for _, l := range w.open(counts.Latest() - 1) {
 				start(l)

@@ -186,6 +186,7 @@ type Worker struct {
 
 	look      chan struct{} // poked: read the registry
 	forgotten atomic.Bool   // register the queue again
+	counted   chan struct{} // closed when the registry has been read
 
 	asked   sync.Mutex // held by Alive
 	watches pulse
@@ -229,7 +230,7 @@ func NewWorker(cfg WorkerConfig) (*Worker, error) {
 // newQueueWorker returns the worker of one queue. It shares a pool with the workers of other queues.
 func newQueueWorker(cfg WorkerConfig, queue string, p *pool, l *line) *Worker {
 	cfg.Queue = queue
-	w := &Worker{cfg: cfg, pool: p, line: l, look: make(chan struct{}, 1)}
+	w := &Worker{cfg: cfg, pool: p, line: l, look: make(chan struct{}, 1), counted: make(chan struct{})}
 	w.log = cfg.Logger.With(slog.String("queue", cfg.Queue), slog.String("group", cfg.Group))
 	w.state = loop.Reporter{Log: w.log, Activity: "reading the number of partitions"}
 	w.open(0)

@@ -21,6 +21,12 @@ var handlerMutants = []mutant{
 		test: []string{"-run", "TestAbandonedHandlersAreBounded", "-timeout", "60s", "./stream"},
 	},
 	{
+		name: "a new group is in partition 0 alone while the registry is away", file: "stream/reader.go",
+		old:  "if p.created && p.partition == 0 {",
+		new:  "if p.created && p.partition < 0 {",
+		test: []string{"-run", "TestANewGroupIsInAllPartitions", "./integration"},
+	},
+	{
 		name: "workers forget the defaults that they cannot read again", file: "stream/policyreader.go",
 		old:  "	case r.defaults == nil:\n",
 		new:  "	case r.defaults == nil || err != nil:\n",
