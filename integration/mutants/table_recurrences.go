@@ -10,8 +10,8 @@ var recurrenceMutants = []mutant{
 	},
 	{
 		name: "a planner plans beside a message of another partition", file: "scheduler/planner/partitions.go",
-		old:  "asked[i].Taken = true",
-		new:  "asked[i].Taken = false",
+		old:  "taken[i] = err == nil",
+		new:  "taken[i] = false",
 		test: []string{"-run", "TestAMessageOfAnyPartitionTakesThePlace", "./scheduler/planner"},
 	},
 	{

@@ -9,6 +9,8 @@
 //   - an occurrence is planned once, by any number of planners (TestManyPlannersPlanEachOccurrenceOnce);
 //   - a message of a user that has the ID of an occurrence takes its place, whatever its partition
 //     (TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence);
+//   - servers that do not hold the recurrences of a queue delay none of them when they are away
+//     (TestARegistryThatIsAwayDelaysNoOccurrence, TestAPartitionThatIsAwayDelaysNoOtherRecurrence);
 //   - setting back a clock that was ahead stops no recurrence, and plans no occurrence twice
 //     (TestNoClockPlansTwiceNorStops);
 //   - occurrences that nobody planned in time are made up for as the spec says (TestMissedOccurrences);

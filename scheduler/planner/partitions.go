@@ -1,61 +1,142 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/duestream/duestream/internal/loop"
 	"github.com/duestream/duestream/lua"
 )
 
-// lookPatience is how long before its time an occurrence is planned although another partition does not say whether it
-// has a message with its ID. It is longer than the wait of a bridge after an error.
-const lookPatience = 10 * time.Second
+const (
+	// lookPatience is how long before its time an occurrence is planned although another partition does not say whether
+	// it has a message with its ID. It is longer than Interval and what a pass takes.
+	lookPatience = 10 * time.Second
+	// askPatience is how long a pass waits for the registry, or for another partition. On a cluster they are on other
+	// servers than the recurrences.
+	askPatience = 2 * time.Second
+	// briefPatience is the same when the reply is not needed at once, or was missing the last time.
+	briefPatience = 500 * time.Millisecond
+)
 
 var errNoCounts = errors.New("the partitions of the queue are not known yet")
 
-// markTaken marks the occurrences for which another partition has a message in its schedule: a message of a user with
-// the ID of an occurrence takes the place of the occurrence, whatever its partition. The script looks in partition 0.
-// An error of another partition is returned only while the first occurrence can wait. One round trip for all
-// partitions; none for a queue with one partition.
-func (q *Queue) markTaken(ctx context.Context, name string, all []lua.Occurrence, now time.Time) error {
-	if len(all) == 0 || len(q.counts) > 0 && q.counts.Latest() == 1 {
-		return nil
-	}
-	err := q.look(ctx, name, all)
-	if err != nil && !all[0].At.After(now.Add(lookPatience)) {
-		return nil
-	}
-	return err
+// partitions is what a Queue knows of the other partitions of its queue. The goroutines of a pass share it: mu guards
+// away and waiting.
+type partitions struct {
+	counts   lua.Counts // nil = the registry has not answered yet
+	askAt    time.Time  // local time until which the registry is not asked: it has not answered; zero = it has
+	mu       sync.Mutex
+	away     map[int]time.Time // partition that has not answered → local time until which it is not asked
+	awaiting bool              // an occurrence waits for a partition, and the log says so
 }
 
-func (q *Queue) look(ctx context.Context, name string, all []lua.Occurrence) error {
-	if len(q.counts) == 0 {
+// readCounts reads how many partitions the queue has. Without an answer the last counts hold, and the registry is asked
+// again after Interval.
+func (q *Queue) readCounts(ctx context.Context) {
+	if time.Now().Before(q.parts.askAt) {
+		return
+	}
+	patience := askPatience
+	if q.parts.counts != nil || !q.parts.askAt.IsZero() {
+		patience = briefPatience
+	}
+	call, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	counts, err := lua.ReadCounts(call, q.p.client, lua.NewGlobals(q.p.prefix), q.name)
+	if err != nil {
+		q.parts.askAt = time.Now().Add(Interval)
+		return
+	}
+	q.parts.counts, q.parts.askAt = q.parts.counts.With(counts...), time.Time{}
+}
+
+// markTaken marks the occurrences for which another partition has a message in its schedule: a message of a user with
+// the ID of an occurrence takes the place of the occurrence, whatever its partition. The script looks in partition 0.
+// It returns false if another partition does not answer, and the first occurrence can wait. One round trip; none for a
+// queue with one partition.
+func (q *Queue) markTaken(ctx context.Context, name string, all []lua.Occurrence, now time.Time) bool {
+	if len(all) == 0 || len(q.parts.counts) > 0 && q.parts.counts.Latest() == 1 {
+		return true
+	}
+	waits := all[0].At.After(now.Add(lookPatience))
+	patience := briefPatience
+	if waits {
+		patience = askPatience
+	}
+	err := q.look(ctx, name, all, patience)
+	q.parts.mu.Lock()
+	defer q.parts.mu.Unlock()
+	if err != nil && waits && !q.parts.awaiting {
+		q.p.log.Warn("occurrences wait for a partition that does not answer, until 10s before their time",
+			slog.String("queue", q.name), slog.Any("error", err))
+	}
+	q.parts.awaiting = err != nil && (waits || q.parts.awaiting)
+	return err == nil || !waits
+}
+
+// look asks all other partitions at once, each by a call of its own: one that has no server takes no reply from others.
+func (q *Queue) look(ctx context.Context, name string, all []lua.Occurrence, patience time.Duration) error {
+	if len(q.parts.counts) == 0 {
 		return errNoCounts
 	}
-	var commands rueidis.Commands
-	var asked []*lua.Occurrence // by command
-	for partition := 1; partition < q.counts.Latest(); partition++ {
-		due := q.p.keys(lua.PartitionName(q.name, partition)).Due
-		for i := range all {
-			id := lua.OccurrenceID(name, all[i].At)
-			commands = append(commands, q.p.client.B().Zscore().Key(due).Member(id).Build())
-			asked = append(asked, &all[i])
+	taken := make([][]bool, q.parts.counts.Latest())
+	errs := make([]error, len(taken))
+	var calls sync.WaitGroup
+	for partition := 1; partition < len(taken); partition++ {
+		calls.Go(func() { taken[partition], errs[partition] = q.lookIn(ctx, partition, name, all, patience) })
+	}
+	calls.Wait()
+	for _, found := range taken {
+		for i := range found {
+			all[i].Taken = all[i].Taken || found[i]
 		}
 	}
-	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	return cmp.Or(errs...)
+}
+
+// lookIn returns which occurrences have a message with their ID in the schedule of a partition. One that has not
+// answered is asked again after Interval, and meanwhile counts as not answering.
+func (q *Queue) lookIn(ctx context.Context, partition int, name string, all []lua.Occurrence,
+	patience time.Duration) ([]bool, error) {
+	q.parts.mu.Lock()
+	away, known := q.parts.away[partition]
+	q.parts.mu.Unlock()
+	switch {
+	case time.Now().Before(away):
+		return nil, lua.Classify("ZSCORE", context.DeadlineExceeded)
+	case known:
+		patience = briefPatience
+	}
+	due := q.p.keys(lua.PartitionName(q.name, partition)).Due
+	var commands rueidis.Commands
+	for i := range all {
+		id := lua.OccurrenceID(name, all[i].At)
+		commands = append(commands, q.p.client.B().Zscore().Key(due).Member(id).Build())
+	}
+	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	taken := make([]bool, len(all))
 	var failed error
 	for i, reply := range q.p.client.DoMulti(call, commands...) {
-		switch err := reply.Error(); {
-		case err == nil:
-			asked[i].Taken = true
-		case !rueidis.IsRedisNil(err):
-			failed = lua.Classify("ZSCORE", err)
+		err := reply.Error()
+		taken[i] = err == nil
+		if err != nil && !rueidis.IsRedisNil(err) {
+			failed = lua.Classify("ZSCORE "+due, err)
 		}
 	}
-	return failed
+	q.parts.mu.Lock()
+	defer q.parts.mu.Unlock()
+	if delete(q.parts.away, partition); failed != nil {
+		if q.parts.away == nil {
+			q.parts.away = map[int]time.Time{}
+		}
+		q.parts.away[partition] = time.Now().Add(Interval)
+	}
+	return taken, failed
 }

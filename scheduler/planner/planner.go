@@ -95,7 +95,7 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 // planFirst plans the next occurrence. It ignores errors, because a bridge does the same within seconds.
 func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
 	q := p.Queue(s.Queue)
-	q.counts, _ = lua.ReadCounts(ctx, p.client, lua.NewGlobals(p.prefix), s.Queue)
+	q.readCounts(ctx)
 	it := newItem(s.Queue, s.Name, text)
 	if now, err := p.now(ctx, s.Queue); err == nil && it.take(r.Plan) {
 		_ = q.plan(ctx, it, now)

@@ -37,7 +37,7 @@ type Queue struct {
 	p        *Planner
 	name     string
 	keys     lua.Keys
-	counts   lua.Counts // of its partitions; nil = the registry has not answered yet
+	parts    partitions
 	revision string
 	count    int64
 	read     time.Time // local time at which all specs were read; zero = never
@@ -108,18 +108,15 @@ func (it *item) takeOwn(planText string, added int) {
 // Empty reports whether the last pass found no recurrence, and no plan of a removed one.
 func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.gone) == 0 }
 
-// Pass plans the occurrences that are to be planned now, and returns the time until the next pass. Without recurrences
-// it is one round trip.
+// Pass plans the occurrences that are to be planned now, and returns the time until the next pass. When there is
+// nothing to plan it is one round trip. Servers other than the queue's hold it up only briefly.
 func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	c := q.p.client
 	replies := c.DoMulti(call, c.B().Time().Build().SetSlot(q.keys.Due),
-		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build(),
-		c.B().Hget().Key(lua.NewGlobals(q.p.prefix).Queues).Field(q.name).Build())
+		c.B().Hget().Key(q.keys.Planned).Field("").Build(), c.B().Hlen().Key(q.keys.Recurring).Build())
 	cancel()
-	if counts, err := replies[3].ToString(); err == nil || rueidis.IsRedisNil(err) { // else the last ones hold
-		q.counts = q.counts.With(lua.ParseCounts(counts)...)
-	}
 	words, err := replies[0].AsStrSlice()
 	revision, unread := replies[1].ToString()
 	if rueidis.IsRedisNil(unread) {
@@ -148,7 +145,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	wait := Interval
 	for _, it := range q.items {
 		if it.schedule != nil && !it.schedule.Paused {
-			wait = min(wait, it.idleUntil.Sub(now))
+			wait = min(wait, it.idleUntil.Sub(now)-time.Since(began))
 		}
 	}
 	if q.stale.Load() {
@@ -163,10 +160,16 @@ func (q *Queue) planAll(ctx context.Context, now time.Time) error {
 	var errs []error
 	var calls sync.WaitGroup
 	room := make(chan struct{}, atOnce)
+	var due []*item
 	for _, it := range q.items {
-		if it.schedule == nil || it.schedule.Paused || it.idleUntil.After(now) {
-			continue
+		if it.schedule != nil && !it.schedule.Paused && !it.idleUntil.After(now) {
+			due = append(due, it)
 		}
+	}
+	if len(due) > 0 {
+		q.readCounts(ctx)
+	}
+	for _, it := range due {
 		room <- struct{}{}
 		calls.Go(func() {
 			defer func() { <-room }()
@@ -318,8 +321,9 @@ func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
 	for i, at := range d.occurrences {
 		all[i] = lua.Occurrence{At: at, Due: spec.Due(at)}
 	}
-	if err := q.markTaken(ctx, it.name, all, now); err != nil {
-		return err
+	if !q.markTaken(ctx, it.name, all, now) {
+		it.idleUntil = earlier(now.Add(Interval), all[0].At.Add(-lookPatience))
+		return nil
 	}
 	call, cancel = context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
