@@ -127,7 +127,7 @@ func TestOverlapSkipKnowsAllThatIsLeft(t *testing.T) {
 		t.Helper()
 		for _, one := range []*Queue{q, b.fresh()} { // the second one starts without knowledge
 			b.pass(one)
-			if is, err := one.isUnfinished(t.Context(), one.items["r"]); !is || err != nil {
+			if is, _, err := one.isUnfinished(t.Context(), one.items["r"]); !is || err != nil {
 				t.Errorf("%s: something is left: %v %v", what, is, err)
 			}
 		}
@@ -180,7 +180,7 @@ func TestOverlapSkipWaitsForACancelledOneThatIsHeld(t *testing.T) {
 	b.pass(q)
 	unfinished := func() bool {
 		t.Helper()
-		left, err := q.isUnfinished(t.Context(), q.items["r"])
+		left, _, err := q.isUnfinished(t.Context(), q.items["r"])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@
 //   - an occurrence is planned once, by any number of planners (TestManyPlannersPlanEachOccurrenceOnce);
 //   - a message of a user that has the ID of an occurrence takes its place, whatever its partition
 //     (TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence);
+//   - a recurrence that looks through a large queue delays no other one (TestALongWalkDelaysNoOtherRecurrence);
 //   - servers that do not hold the recurrences of a queue delay none of them when they are away
 //     (TestARegistryThatIsAwayDelaysNoOccurrence, TestAPartitionThatIsAwayDelaysNoOtherRecurrence);
 //   - setting back a clock that was ahead stops no recurrence, and plans no occurrence twice

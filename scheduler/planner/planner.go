@@ -96,6 +96,7 @@ func (p *Planner) Put(ctx context.Context, spec recurrence.Spec) (Change, error)
 func (p *Planner) planFirst(ctx context.Context, s *recurrence.Schedule, text string, r lua.Recurred) {
 	q := p.Queue(s.Queue)
 	q.readCounts(ctx)
+	q.walkEnd = time.Now().Add(maxWalk)
 	it := newItem(s.Queue, s.Name, text)
 	if now, err := p.now(ctx, s.Queue); err == nil && it.take(r.Plan) {
 		_ = q.plan(ctx, it, now)

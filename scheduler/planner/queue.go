@@ -30,6 +30,8 @@ const (
 	atOnce         = 16                     // concurrent calls
 	maxBytes       = 1 << 20                // planned by one call, unless one occurrence is larger
 	maxSearchPause = 5 * time.Minute
+	maxWalk        = time.Second // of a pass, for unfinished messages; one step for each recurrence in any case
+	walkPause      = 100 * time.Millisecond
 )
 
 // Queue plans the recurrences of one queue. Only one goroutine at a time may use it.
@@ -42,6 +44,7 @@ type Queue struct {
 	count    int64
 	read     time.Time // local time at which all specs were read; zero = never
 	now      time.Time // the server's clock at the last pass
+	walkEnd  time.Time // local time at which the walks of this pass stop
 	items    map[string]*item
 	gone     map[string]*item  // removed recurrences whose messages may be unfinished
 	warned   map[string]string // recurrence → version of an invalid spec that was logged
@@ -59,6 +62,7 @@ type item struct {
 	searchPause   time.Duration // until the next search for unfinished messages of the last occurrence
 	searchAt      time.Time
 	walk          lua.Unfinished
+	walkFrom      time.Time // the clock when a walk began that is not done; what is due is decided by it. Zero = none is
 }
 
 // Queue returns the planner of one queue's recurrences. It does not touch Redis.
@@ -90,6 +94,7 @@ func (it *item) take(planText string) bool {
 	}
 	it.planText, it.plan, it.idleUntil = planText, plan, time.Time{}
 	it.walk, it.searchPause, it.searchAt = lua.Unfinished{}, 0, time.Time{}
+	it.walkFrom = time.Time{}
 	return true
 }
 
@@ -130,6 +135,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	if now.Before(q.now) { // the clock was set back: decisions by the old time no longer hold
 		for _, it := range q.items {
 			it.idleUntil, it.searchAt, it.walk = time.Time{}, time.Time{}, lua.Unfinished{}
+			it.walkFrom = time.Time{}
 		}
 	}
 	q.now = now
@@ -141,6 +147,7 @@ func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 		}
 		q.revision, q.count, q.read = revision, count, time.Now()
 	}
+	q.walkEnd = time.Now().Add(maxWalk)
 	err = errors.Join(q.planAll(ctx, now), q.forgetDone(ctx))
 	wait := Interval
 	for _, it := range q.items {
@@ -248,8 +255,8 @@ func (q *Queue) readAll(ctx context.Context) error {
 func (q *Queue) forgetDone(ctx context.Context) error {
 	var errs []error
 	for name, it := range q.gone {
-		left, err := q.isUnfinished(ctx, it)
-		if err == nil && !left {
+		left, done, err := q.isUnfinished(ctx, it)
+		if err == nil && done && !left {
 			err = q.forget(ctx, name, false)
 			delete(q.gone, name)
 		}
@@ -286,14 +293,18 @@ func (q *Queue) forget(ctx context.Context, name string, remember bool) error {
 
 // plan plans one recurrence, and sets the time until which there is nothing more to plan.
 func (q *Queue) plan(ctx context.Context, it *item, now time.Time) error {
-	d := decide(it.schedule, it.plan, now)
+	began := now
+	if !it.walkFrom.IsZero() {
+		began = it.walkFrom
+	}
+	d := decide(it.schedule, it.plan, began)
 	if len(d.occurrences) == 0 || it.schedule.Paused {
 		it.idleUntil = d.idleUntil
 		return nil
 	}
 	if it.schedule.Overlap == recurrence.OverlapSkip {
 		var err error
-		if d, err = q.overlapping(ctx, it, d, now); err != nil || d.upTo.IsZero() {
+		if d, err = q.overlapping(ctx, it, d, began, now); err != nil || d.upTo.IsZero() {
 			return err
 		}
 	}
@@ -354,11 +365,12 @@ func (q *Queue) reread(it *item) {
 }
 
 // overlapping applies overlap skip to a decision: it plans one occurrence once nothing of the last one is unfinished.
-// An occurrence whose time comes before that is left out. The zero value: there is nothing to do yet.
-func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.Time) (decision, error) {
+// An occurrence whose time comes before that is left out. The zero value: there is nothing to do yet. The decision was
+// made for the time at which the walk began.
+func (q *Queue) overlapping(ctx context.Context, it *item, d decision, began, now time.Time) (decision, error) {
 	latest, next := time.Time{}, time.Time{}
 	for _, at := range d.occurrences {
-		if !at.After(now) {
+		if !at.After(began) {
 			latest = at
 		} else if next.IsZero() {
 			next = at
@@ -368,10 +380,16 @@ func (q *Queue) overlapping(ctx context.Context, it *item, d decision, now time.
 		it.idleUntil = earlier(next, it.searchAt)
 		return decision{}, nil
 	}
-	left, err := q.isUnfinished(ctx, it)
-	switch {
-	case err != nil:
+	left, done, err := q.isUnfinished(ctx, it)
+	if err != nil {
 		return decision{}, err
+	}
+	if !done {
+		it.walkFrom, it.idleUntil = began, now.Add(walkPause)
+		return decision{}, nil
+	}
+	it.walkFrom = time.Time{}
+	switch {
 	case !left:
 		at := latest
 		if at.IsZero() {
@@ -398,8 +416,9 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // isUnfinished reports whether any message of the plan is unfinished. It searches in bounded steps and reads each entry
-// once; messages in the schedule it finds by their IDs.
-func (q *Queue) isUnfinished(ctx context.Context, it *item) (bool, error) {
+// once; messages in the schedule it finds by their IDs. It is not done when the walks of this pass have to stop: the
+// next call goes on.
+func (q *Queue) isUnfinished(ctx context.Context, it *item) (left, done bool, err error) {
 	ids := make([]string, len(it.plan.Recent))
 	for i, part := range it.plan.Recent {
 		ids[i] = it.name + "@" + part
@@ -408,9 +427,9 @@ func (q *Queue) isUnfinished(ctx context.Context, it *item) (bool, error) {
 		step, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		left, done, err := lua.FindUnfinished(step, q.p.client, q.keys, &it.walk, 1000, ids)
 		cancel()
-		if done || err != nil {
-			return left, err
+		if done || err != nil || time.Now().After(q.walkEnd) {
+			return left, done, err
 		}
 	}
-	return false, nil
+	return false, true, nil
 }
