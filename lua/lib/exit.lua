@@ -267,10 +267,9 @@ local function plan_exit(k, group, entry, body, how, now)
     fields['id'], fields['attempt'] = id, digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
-  -- A retry that does not hold its key would be overtaken by the next message of that key.
-  if not k.turns and fields['key'] and is_group(fields['key']) then
-    return {#redis.pcall('XPENDING', k.stream, group, entry, entry, 1) > 0 and STUCK or LOST}
-  end
+  -- A retry that does not hold its key would be overtaken by the next message of that key. So a call without turns
+  -- leaves the entry to a bridge.
+  if not k.turns and fields['key'] and is_group(fields['key']) then return {STUCK} end
   local overlap = fields['overlap']
   local plan = {
     verdict, member = overlap and retry_member(k, id, group, entry, overlap) or id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
