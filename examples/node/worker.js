@@ -170,11 +170,16 @@ export class Worker {
   // Without the library a failed message stays pending until the visibility timeout.
   async #fail(partition, { entry, rawId }, err) {
     const keys = this.queue.keys('stream due payload meta dead wake turns policy history', partition);
-    const actor = `worker ${this.consumer}`;
     const text = String(err.message).slice(0, 340);
-    if (err instanceof DeadLetter) return this.queue.fcall('dead_letter', keys, this.group, entry, rawId, text, actor);
-    const how = ['retry', err.delayMs ?? '', 'max_attempts', text];
-    return this.queue.fcall('retry', keys, this.group, this.#limits(), this.#delays(), entry, rawId, ...how, actor);
+    let call = ['retry', this.#limits(), this.#delays(), entry, rawId, 'retry', err.delayMs ?? '', 'max_attempts', text];
+    if (err instanceof DeadLetter) call = ['dead_letter', entry, rawId, text];
+    const [script, ...args] = call;
+    try {
+      return await this.queue.fcall(script, keys, this.group, ...args, `worker ${this.consumer}`);
+    } catch (refusal) {
+      if (!refusal.message.includes(' was given ')) throw refusal;
+      return this.queue.fcall(script, keys.slice(0, 6), this.group, ...args); // a library of an earlier release
+    }
   }
 
   // Returns how often a message is attempted, and for how long if that is limited.

@@ -273,10 +273,14 @@ final class Worker
             return null;
         }
         $names = array_map(fn(string $name) => $this->policy->key($message->queue, $name), $keys);
-        if (in_array('history', $keys, true)) {
-            $how[] = "worker $this->consumer";
+        $arguments = [$this->group, ...$options, $message->entry, $message->id, ...$how];
+        $actor = in_array('history', $keys, true) ? ["worker $this->consumer"] : [];
+        try {
+            $reply = fcall($this->redis, $function, $names, [...$arguments, ...$actor]);
+        } catch (\RedisException $e) {
+            str_contains($e->getMessage(), ' was given ') ?: throw $e;
+            $reply = fcall($this->redis, $function, array_slice($names, 0, 6), $arguments); // a library of an earlier release
         }
-        $reply = fcall($this->redis, $function, $names, [$this->group, ...$options, $message->entry, $message->id, ...$how]);
         $this->functions = $reply !== null;
         return $reply[0] ?? null;
     }

@@ -181,7 +181,12 @@ class Worker:
     def leave(self, script, partition, args):
         """Takes entries out of the pending list with a script. Without the library, they stay there until the visibility timeout."""
         keys = self.queue.keys("stream due payload meta dead wake turns policy history", partition)
-        self.queue.fcall(script, keys, self.group, *args, f"worker {self.consumer}")
+        try:
+            self.queue.fcall(script, keys, self.group, *args, f"worker {self.consumer}")
+        except redis.ResponseError as err:
+            if " was given " not in str(err):
+                raise
+            self.queue.fcall(script, keys[:6], self.group, *args)  # a library of an earlier release
 
     def limits(self):
         """Returns how often a message is attempted, and for how long if that is limited."""

@@ -196,8 +196,13 @@ module Duestream
 
     # Calls a function that takes a message out of the pending list. Returns nil if the library is not loaded.
     def leave(name, message, *args, keys: %w[stream due payload meta dead wake turns policy history], options: [])
-      args << "worker #{@consumer}" if keys.last == "history"
-      function(@redis, name, message.queue, keys, *options, message.entry, message.id, *args)&.first
+      args = [*options, message.entry, message.id, *args]
+      actor = ["worker #{@consumer}"] if keys.last == "history"
+      function(@redis, name, message.queue, keys, *args, *actor)&.first
+    rescue Redis::CommandError => e
+      raise unless e.message.include?(" was given ")
+
+      function(@redis, name, message.queue, keys.first(6), *args)&.first # a library of an earlier release
     end
 
     def function(redis, name, queue, keys, *args)

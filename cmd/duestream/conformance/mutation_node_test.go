@@ -304,8 +304,7 @@ var nodeWorkers = []mutation{
 	},
 	{
 		breaks: "does not give the key turns when a message fails", file: "node/worker.js", functions: true,
-		old:   "turns policy history', partition);\n    const actor = `worker ${this.consumer}`;\n",
-		new:   "policy history', partition);\n    const actor = `worker ${this.consumer}`;\n",
+		old: "turns policy history', partition);\n", new: "policy history', partition);\n",
 		cases: []string{"keys"}, rules: []string{"keys"},
 	},
 	{

@@ -371,22 +371,22 @@ var pythonWorkers = []mutation{
 	},
 	{
 		breaks: "does not give the key turns when a message fails", file: "python/worker.py", functions: true,
-		old:   "        self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
-		new:   "        self.queue.fcall(script, keys[:6], self.group, *args)\n",
+		old:   "            self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
+		new:   "            self.queue.fcall(script, keys[:6], self.group, *args)\n",
 		cases: []string{"keys"}, rules: []string{"keys"},
 	},
 	{
 		breaks: "does not give the key turns when it releases", file: "python/worker.py", functions: true,
-		old: "        self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
-		new: "        actor = [f\"worker {self.consumer}\"] if script != \"release\" else []\n" +
-			"        self.queue.fcall(script, keys[:6 + 3 * len(actor)], self.group, *args, *actor)\n",
+		old: "            self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
+		new: "            actor = [f\"worker {self.consumer}\"] if script != \"release\" else []\n" +
+			"            self.queue.fcall(script, keys[:6 + 3 * len(actor)], self.group, *args, *actor)\n",
 		cases: []string{"stop-releases"}, rules: []string{"stop-releases"},
 	},
 	{
 		breaks: "repeats for ever a call without the key turns", file: "python/worker.py", functions: true,
-		old: "        self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
-		new: "        if -1 in (self.queue.fcall(script, keys[:6], self.group, *args) or []):\n" +
-			"            raise redis.RedisError(\"still pending\")\n",
+		old: "            self.queue.fcall(script, keys, self.group, *args, f\"worker {self.consumer}\")\n",
+		new: "            if -1 in (self.queue.fcall(script, keys[:6], self.group, *args) or []):\n" +
+			"                raise redis.RedisError(\"still pending\")\n",
 		cases: []string{"keys"}, rules: []string{"keys"},
 	},
 	{
