@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -16,28 +17,41 @@ func ServerTime(ctx context.Context, c rueidis.Client) (now time.Time, err error
 		err = Ask(ctx, c, clockOf(c.B().Time().Build(), &now))
 		return now, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	type answer struct {
 		now time.Time
 		err error
 	}
 	answers := make(chan answer, len(nodes))
+	// The slower nodes are not interrupted: the library makes a connection with the context of whoever needs it first,
+	// and gives the error of that context to all who wait for the connection.
+	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), clockTimeout)
+	var asking sync.WaitGroup
 	for _, node := range nodes {
-		go func() {
-			now, err := ServerTime(ctx, node)
+		asking.Go(func() {
+			now, err := ServerTime(asked, node)
 			answers <- answer{now, err}
-		}()
+		})
 	}
+	go func() {
+		asking.Wait()
+		cancel()
+	}()
 	for range nodes {
-		first := <-answers
-		if first.err == nil {
-			return first.now, nil
+		select {
+		case <-ctx.Done():
+			return now, ctx.Err()
+		case first := <-answers:
+			if first.err == nil {
+				return first.now, nil
+			}
+			err = first.err
 		}
-		err = first.err
 	}
 	return now, err
 }
+
+// clockTimeout is the time limit of a question for a node's clock.
+const clockTimeout = 5 * time.Second
 
 // ServerTimeOf returns the clock of the server that holds a key. On a cluster it asks no other one: a look at a queue
 // needs the queue's own server only, and its times are by that clock.
