@@ -2,6 +2,8 @@ package stream
 
 import (
 	"context"
+	"crypto/sha1"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
@@ -489,4 +493,71 @@ func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
 		redistest.Want(t, "free slots", w.slots.free, slots)
 		w.slots.mu.Unlock()
 	}
+}
+
+// A partition whose settlements failed reads nothing until all that waited is settled. Regression: one settled batch let
+// it read with all slots again. On a connection that failed now and then the worker held more and more.
+func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	const slots = settleBatch + 100
+	rigs, all := r.queues(map[string]int{"flaky": 3 * slots}, "flaky", "fine")
+	client := &gatedClient{Client: r.Client, key: rigs["flaky"].Keys.Stream, script: shaOfAck()}
+	r.Client = client
+	var returned atomic.Int64
+	w, stop := r.serve(WorkerConfig{Queues: all, Concurrency: slots, Handler: func(context.Context, *Message) error {
+		returned.Add(1)
+		return nil
+	}})
+	tries := func(n int64) {
+		t.Helper()
+		before := client.refused.Load()
+		redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+			return client.refused.Load() >= before+n, fmt.Sprint(client.refused.Load(), " refused calls")
+		})
+	}
+	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+		return w.served[0].settle.without.Load() == slots, fmt.Sprint(returned.Load(), " handlers have returned")
+	})
+	tries(1)
+	client.hangs.Store(true)
+	client.allowed.Store(1)
+	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged > 0, fmt.Sprintf("%+v", w.Stats())
+	})
+	tries(1) // the next call hangs for its whole time limit
+	client.hangs.Store(false)
+	if s := w.Stats(); s.Acknowledged >= slots || s.Delivered != slots {
+		t.Errorf("%d of %d messages are settled, and %d were read", s.Acknowledged, slots, s.Delivered)
+	}
+	client.allowed.Store(1_000_000)
+	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
+		return w.Stats().Acknowledged == 3*slots, fmt.Sprintf("%+v", w.Stats())
+	})
+	redistest.Want(t, "stop", stop(), nil)
+}
+
+func shaOfAck() string {
+	sum := sha1.Sum([]byte(lua.Source("ack")))
+	return hex.EncodeToString(sum[:])
+}
+
+// gatedClient refuses a script that is called with a key, but for some calls.
+type gatedClient struct {
+	rueidis.Client
+	key, script      string
+	allowed, refused atomic.Int64
+	hangs            atomic.Bool // before it refuses, until the call's time limit
+}
+
+func (c *gatedClient) Do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	words := command.Commands()
+	if words[0] == "EVALSHA" && words[1] == c.script && slices.Contains(words, c.key) && c.allowed.Add(-1) < 0 {
+		if c.hangs.Load() {
+			<-ctx.Done()
+		}
+		c.refused.Add(1)
+		return rueidis.NewErrorResult(lua.ErrUnavailable)
+	}
+	return c.Client.Do(ctx, command)
 }

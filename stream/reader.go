@@ -89,6 +89,11 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	if r.slots == 0 {
 		return nil
 	}
+	if p.settle.failing.Load() { // it waited for these slots, and they are those of its own unsettled deliveries
+		p.slots.put(r.slots)
+		p.wasRead(r, 0, nil)
+		return nil
+	}
 	p.reads.begin()
 	entries, err := p.next(ctx, r)
 	p.reads.end()

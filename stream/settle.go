@@ -37,7 +37,8 @@ type settler struct {
 
 	passes pulse
 
-	failing atomic.Bool // the last call failed, and the slots of waiting deliveries were given back
+	failing atomic.Bool  // a call failed, and the partition reads nothing until all deliveries of then are settled
+	without atomic.Int64 // unsettled deliveries whose slots were given back
 
 	mu    sync.Mutex
 	acks  []*delivery
@@ -151,6 +152,7 @@ func (s *settler) pass(ctx context.Context) bool {
 	s.passes.step()
 	s.settleFails(ctx, s.nextFails())
 	s.passes.end()
+	s.resume()
 	return ctx.Err() == nil
 }
 
@@ -320,13 +322,17 @@ func (p *partitionWorker) note(level slog.Level, text string, d *delivery, more 
 
 // drop ends deliveries: it cancels their contexts, removes them from the held ones and frees their slots.
 func (p *partitionWorker) drop(ds ...*delivery) {
-	slots := 0
+	slots, without := 0, int64(0)
 	for _, d := range ds {
 		d.cancel(nil)
 		if d.hasSlot() {
 			slots++
 		}
+		if d.slotReturned {
+			without++
+		}
 	}
+	p.settle.without.Add(-without)
 	p.held.remove(ds)
 	p.slots.put(slots)
 }
@@ -341,8 +347,8 @@ func (d *delivery) hasSlot() bool {
 
 // returnSlots gives back the slots of a batch that could not be settled, and of all deliveries that wait behind it, so
 // that a partition whose settlements fail keeps no slots from the others. Their handlers have ended. The partition
-// reads nothing until its settlements work again, so it never holds more than twice as many messages as there are
-// slots. The only partition of a worker keeps its slots.
+// reads nothing until all of these are settled, so it never holds more than twice as many messages as there are
+// slots: a read may be under way. The only partition of a worker keeps its slots.
 func (s *settler) returnSlots(batch []*delivery) {
 	if s.w.worker.parts.Load() == 1 {
 		return
@@ -361,12 +367,13 @@ func (s *settler) returnSlots(batch []*delivery) {
 			slots++
 		}
 	}
+	s.without.Add(int64(slots))
 	s.w.slots.put(slots)
 }
 
-// worked lets the partition read again.
-func (s *settler) worked() {
-	if s.failing.Swap(false) {
+// resume lets the partition read again when every delivery whose slot was given back is settled.
+func (s *settler) resume() {
+	if s.without.Load() == 0 && s.failing.Swap(false) {
 		loop.Poke(s.w.resumed)
 	}
 }
@@ -383,7 +390,6 @@ func (p *partitionWorker) insist(
 		cancel()
 		if err == nil {
 			p.state.ReportPart(settling, nil)
-			p.settle.worked()
 			return certain, nil
 		}
 		certain = certain && !lua.Ambiguous(err)
