@@ -25,13 +25,15 @@ type drainer struct {
 	poked  chan struct{}
 	cancel context.CancelFunc
 
+	reported  sync.Mutex
+	wrongType bool // the last drain failed because a key is of another type; guarded by reported
+
 	mu   sync.Mutex
 	next time.Time // of the next drain; in the past while one runs
 	head time.Time // local due time of the oldest overdue message, by the last survey; zero = none is overdue
 
-	wrongType bool          // the last drain failed because a key is of another type
-	held      bool          // the last drain found due messages that the policy holds back
-	noRoom    time.Duration // used by the loop alone: its last wait for room under the ready limit; zero = none
+	held   bool          // the last drain found due messages that the policy holds back
+	noRoom time.Duration // used by the loop alone: its last wait for room under the ready limit; zero = none
 }
 
 func newDrainer(drain func(context.Context) (lua.Drained, error), st *loop.Reporter, cancel context.CancelFunc) *drainer {

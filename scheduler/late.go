@@ -61,19 +61,22 @@ func (d *drainer) sawHeld(held bool) {
 	}
 }
 
-// report takes the result of a drain. It holds mu for both facts, so that late never sees the one without the other.
+// report takes the result of a drain. It holds a lock for both facts, so that late never sees the one without the other.
+// It is another lock than mu, because a line of the log may take long.
 func (d *drainer) report(err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.reported.Lock()
+	defer d.reported.Unlock()
 	d.wrongType = errors.Is(err, lua.ErrWrongType)
 	d.state.Report(err)
 }
 
 // late reports whether the partition is not drained on time.
 func (d *drainer) late(partition string, now time.Time) (Late, bool) {
+	d.reported.Lock()
+	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: d.wrongType}
+	d.reported.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	l := Late{Partition: partition, Failing: d.state.Trouble(), WrongType: d.wrongType}
 	if behind := now.Sub(d.head); !d.head.IsZero() && behind > LateAfter {
 		l.By = behind
 	}
