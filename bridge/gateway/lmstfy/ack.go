@@ -9,6 +9,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -106,15 +107,22 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 	return nil
 }
 
-// destroy deletes a queue with all its jobs.
+// destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it.
 func destroy(c *call) (int, any, error) {
-	_, err := c.cfg.Admin.DeleteQueue(c.ctx, c.name, true)
+	counts, err := lua.ReadCounts(c.ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix), c.name)
+	if err != nil {
+		return 0, nil, err
+	}
+	_, err = c.cfg.Admin.DeleteQueue(c.ctx, c.name, true)
 	if errors.Is(err, admin.ErrNoQueue) {
 		return http.StatusNoContent, nil, nil
 	}
 	c.forget([]string{c.name})
 	if err == nil {
 		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
+	}
+	if most := counts.Latest(); err == nil && most > 1 {
+		_, err = stream.Grow(c.ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, most, nil)
 	}
 	return http.StatusNoContent, nil, err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -166,6 +167,23 @@ func TestDestroyRemovesEverything(t *testing.T) {
 	}
 	r.publish("q", "new", 60, 1, 0)
 	redistest.Want(t, "new", string(r.get("q", 600).Data), "new")
+}
+
+// Regression: clients that went on published into partitions of the destroyed queue, which it did not have any more.
+func TestADestroyedQueueKeepsItsPartitions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	queuetest.PublishCount(t, r.r.Client, r.prefix, "ns:q", 8)
+	r.publish("q", "before", 60, 1, 0)
+	redistest.Want(t, "status", r.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	queuetest.EventuallyRegistered(t, r.r.Client, r.prefix, "ns:q", "1,8")
+	for range 32 {
+		r.publish("q", "x", 60, 1, 0)
+	}
+	for range 32 {
+		r.ok(r.Ack("q", r.get("q", 60).ID))
+	}
+	r.none("q")
 }
 
 // While Redis is not available, a queue is never reported as empty.
