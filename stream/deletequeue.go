@@ -85,7 +85,7 @@ const aliveWithin = 10 * time.Second
 // a full server. After any other error repeat it, or keep the queue by calling Grow with the current count.
 //
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
-// again, with one partition: nobody registers again the partition counts that the queue had.
+// again, with one partition: clients of this release forget the partition counts that the queue had.
 func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, force bool) (Contents, error) {
 	if err := errors.Join(lua.CheckPrefix(prefix), lua.CheckQueue(queue)); err != nil {
 		return Contents{}, err
@@ -119,7 +119,11 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		there = there || exists
 	}
 	if !had.Empty() && !force {
-		return fail(had, keepQueue(ctx, c, prefix, queue, had)) // a deletion that was killed may have begun
+		begun, err := wasBegun(ctx, c, prefix, names)
+		if err != nil || !begun {
+			return fail(had, errors.Join(refusal(had), err))
+		}
+		return fail(had, keepQueue(ctx, c, prefix, queue, had))
 	}
 	// Partition 0 has all groups and the policy, see keepQueue. Before it goes, the others are looked at once more.
 	order := slices.Concat(names[1:], names[1:], names[:1])
@@ -158,11 +162,34 @@ func partitionsOf(names []string) int {
 	return last + 1
 }
 
+func refusal(had Contents) error { return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had) }
+
+// wasBegun reports whether a deletion was killed before it had removed all partitions: it left partitions held, and
+// partition 0, which is the first of these, was not. One round trip.
+func wasBegun(ctx context.Context, c rueidis.Client, prefix string, names []string) (bool, error) {
+	held := make([]string, len(names))
+	questions := make([]view.Question, len(names))
+	for i, name := range names {
+		ask := c.B().Hget().Key(lua.NewKeys(prefix, name).Policy).Field("held").Build()
+		questions[i] = view.Into(ask, &held[i], func(reply rueidis.RedisResult) (string, error) {
+			text, err := reply.ToString()
+			if rueidis.IsRedisNil(err) {
+				err = nil
+			}
+			return text, err
+		})
+	}
+	if err := view.AskLong(ctx, c, questions...); err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(held[1:], func(other string) bool { return other != held[0] }), nil
+}
+
 // keepQueue returns ErrNotEmpty with what the queue holds. Before, it gives removed partitions their groups and policy
 // again. Partition 0 is removed last, so it still has the groups and the policy. Until a removed partition has its
 // groups, its policy holds it: a message that comes meanwhile reaches every group.
 func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had Contents) error {
-	err := fmt.Errorf("%w: it holds %s", ErrNotEmpty, had)
+	err := refusal(had)
 	kept := partitionSync{c: c, prefix: prefix, queue: queue}
 	if failed := kept.all(ctx); failed != nil {
 		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing, until the queue is given the "+
