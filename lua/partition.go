@@ -142,8 +142,8 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 // the field is there, the registry was not lost. Then a queue that is missing from it, and has no keys, was deleted.
 const RegistryDeleted = "/deleted"
 
-// DeletedCounts returns the field of the registry with the partition counts that a queue had when it was deleted. The
-// script register does not add these again for clients that remember them.
+// DeletedCounts returns the field of the registry with the partition counts that a queue had when it was deleted.
+// Clients that remember them forget them: see CurrentCounts.
 func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
 
 // Unregister removes a deleted queue and its partition counts from the registry, and notes there that they were
@@ -212,22 +212,13 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 }
 
 // RegisterCounts adds queues and partition counts to the registry that bridges read, wakes the bridges if any was new,
-// and returns how many queues changed. Known counts stay. Counts that a queue had when it was deleted are left out:
-// clients remember them. Bridges that were not woken see the queues at their next look at the registry.
+// and returns how many queues changed. Known counts stay. Bridges that were not woken see the queues at their next look
+// at the registry. It brings back counts that a queue had when it was deleted: a client that remembers counts calls
+// SyncCounts.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
-	return register(ctx, c, g, queues, "")
-}
-
-// PublishCounts is like RegisterCounts, and also adds counts that a queue had when it was deleted. Give their
-// partitions groups and settings first.
-func PublishCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
-	return register(ctx, c, g, queues, "+")
-}
-
-func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, sign string) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {
-		args = append(args, queue, sign+queues[queue].With().String())
+		args = append(args, queue, queues[queue].With().String())
 	}
 	n, err := registerScript.integer(ctx, c, []string{g.Queues}, args)
 	if err == nil && n > 0 {
@@ -236,18 +227,19 @@ func register(ctx context.Context, c rueidis.Client, g Globals, queues map[strin
 	return int(n), err
 }
 
-// SyncCounts registers a queue with the counts that its caller remembers, and returns the current ones: see
-// CurrentCounts. Two round trips; one if the caller remembers one partition.
+// SyncCounts registers a queue with the counts that its caller remembers, without those of a deleted queue, and returns
+// the current ones: see CurrentCounts. Two round trips; one if the caller remembers one partition.
 func SyncCounts(ctx context.Context, c rueidis.Client, g Globals, queue string, remembered Counts) (Counts, error) {
-	queues := map[string]Counts{queue: remembered}
-	if _, err := RegisterCounts(ctx, c, g, queues); err != nil {
-		return nil, err
+	current := remembered.With()
+	if current.Latest() > 1 {
+		all, err := CurrentCounts(ctx, c, g, map[string]Counts{queue: remembered})
+		if err != nil {
+			return nil, err
+		}
+		current = all[queue]
 	}
-	if remembered.Latest() == 1 {
-		return remembered.With(), nil
-	}
-	current, err := CurrentCounts(ctx, c, g, queues)
-	return current[queue], err
+	_, err := RegisterCounts(ctx, c, g, map[string]Counts{queue: current})
+	return current, err
 }
 
 // CurrentCounts returns, for each queue, the remembered counts with those in the registry, and without those that it

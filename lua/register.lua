@@ -1,7 +1,7 @@
--- register: adds queues and partition counts to the registry; those of a deleted queue only for a growth.
+-- register: adds queues and partition counts to the registry. They stay until the queue is deleted.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue, counts (string; integers, comma separated; '+' before them = also those of a deleted queue)
+-- ARGV[1...] queue, counts (string; integers, comma separated)
 -- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
@@ -36,22 +36,16 @@ end
 redis.call('HDEL', queues, SEP) -- removes nothing; after this write a full server accepts the others
 local changed = 0
 for i = 1, #ARGV, 2 do
-  local queue, grows = ARGV[i], string.sub(ARGV[i + 1], 1, 1) == '+'
-  local given = add_counts({}, grows and string.sub(ARGV[i + 1], 2) or ARGV[i + 1])
+  local queue, given = ARGV[i], add_counts({}, ARGV[i + 1])
   local counts, known = counts_in(queue)
-  local deleted = counts_in('/deleted/' .. queue)
-  for n in pairs(given) do
-    if n == 1 or grows or not deleted[n] then counts[n] = true end
-  end
+  local deleted, noted = counts_in('/deleted/' .. queue)
+  for n in pairs(given) do counts[n], deleted[n] = true, nil end
   if text_of(counts) ~= known then
     redis.call('HSET', queues, queue, text_of(counts))
     changed = changed + 1
   end
-  if grows and next(deleted) then
-    for n in pairs(given) do deleted[n] = nil end
-    local left = text_of(deleted)
-    if left == '' then redis.call('HDEL', queues, '/deleted/' .. queue)
-    else redis.call('HSET', queues, '/deleted/' .. queue, left) end
-  end
+  local left = text_of(deleted)
+  if left == '' and noted ~= '' then redis.call('HDEL', queues, '/deleted/' .. queue)
+  elseif left ~= noted then redis.call('HSET', queues, '/deleted/' .. queue, left) end
 end
 return changed

@@ -94,18 +94,6 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	}
 }
 
-// A bridge used to plan the recurrences of a deleted queue, every five seconds, until it ended.
-func TestAForgottenQueueIsPlannedNoMore(t *testing.T) {
-	t.Parallel()
-	s := redistest.Shared(t)
-	sched := start(t, s, s.Prefix(t), seldom)
-	sched.mu.Lock()
-	sched.counts["deleted"], sched.recurring.have["deleted"] = lua.Counts{1, 4}, true
-	sched.mu.Unlock()
-	sched.forget(t.Context(), map[string]lua.Counts{"deleted": {1, 4}})
-	redistest.Want(t, "its planning loop ends", sched.plannedAll("deleted"), true)
-}
-
 // A bridge kept the partition counts of a deleted queue, and registered them when the queue was made anew: its messages
 // went to partitions without groups and settings.
 func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
@@ -117,12 +105,7 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 		t.Run(fmt.Sprint(read), func(t *testing.T) {
 			queue := redistest.Queue(t)
 			queuetest.PublishCount(t, c, prefix, queue, 4)
-			sched := start(t, s, prefix, func(c *Config) {
-				seldom(c)
-				if read {
-					c.RegistryInterval = 100 * time.Millisecond
-				}
-			})
+			sched := start(t, s, prefix, seldom)
 			knows := func(want string) {
 				t.Helper()
 				redistest.Eventually(t, 20*time.Second, func() (bool, string) {
@@ -137,7 +120,9 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 				t.Fatal(err)
 			}
 			if read {
-				knows("")
+				if err := sched.syncRegistry(t.Context()); err != nil {
+					t.Fatal(err)
+				}
 			}
 			queuetest.Do(t, c, "HSETNX", g.Queues, queue, "1")
 			queuetest.Do(t, c, "XADD", g.Wake, "MAXLEN", "1", "*", "queues", "1")
@@ -154,20 +139,53 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 	}
 }
 
-// While a server of the cluster does not answer, a bridge cannot know whether a queue that is not registered was
-// deleted: it neither forgets nor registers it, and looks again.
+// While a server of the cluster does not answer, a bridge cannot know whether somebody uses the partitions of a deleted
+// queue: it neither forgets nor registers them, and looks again.
 func TestAQueueWhosePartitionDoesNotAnswerIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
 	third := lua.NewKeys(prefix, lua.PartitionName(queue, 2))
-	b, err := New(Config{Client: &silent{c, third.Due}, Blocking: c, Prefix: prefix})
+	b := madeAnew(t, &silent{c, third.Due}, prefix, queue)
+	err := b.syncRegistry(t.Context())
+	redistest.Want(t, "known", b.counts[queue].String(), "1,4")
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
+	if err == nil {
+		t.Error("no error says that a partition did not answer")
+	}
+	b.cfg.Client = c
+	if err := b.syncRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "known, when all answered", b.counts[queue].String(), "1")
+}
+
+// A client that keeps the counts of a deleted queue puts messages into its partitions: they are served.
+func TestPartitionsOfADeletedQueueThatAreUsedAreServed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	b := madeAnew(t, c, prefix, queue)
+	queuetest.Do(t, c, "ZADD", lua.NewKeys(prefix, lua.PartitionName(queue, 2)).Due, "1", "m")
+	if err := b.syncRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "known", b.counts[queue].String(), "1,4")
+	queuetest.EventuallyRegistered(t, c, prefix, queue, "1,4")
+}
+
+// madeAnew returns a bridge that knows four partitions of a queue. The queue was deleted, and made anew with one.
+func madeAnew(t *testing.T, c rueidis.Client, prefix, queue string) *Scheduler {
+	t.Helper()
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.loops.Wait()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() {
+		cancel()
+		b.loops.Wait()
+	})
 	queuetest.PublishCount(t, c, prefix, queue, 4)
 	if err := b.syncRegistry(ctx); err != nil {
 		t.Fatal(err)
@@ -175,17 +193,8 @@ func TestAQueueWhosePartitionDoesNotAnswerIsNotForgotten(t *testing.T) {
 	if err := lua.Unregister(ctx, c, b.globals, queue, lua.Counts{1, 4}); err != nil {
 		t.Fatal(err)
 	}
-	err = b.syncRegistry(ctx)
-	redistest.Want(t, "known", b.counts[queue].String(), "1,4")
-	redistest.Want(t, "registered", queuetest.Integer(t, c, "HEXISTS", b.globals.Queues, queue), int64(0))
-	if err == nil {
-		t.Error("no error says that a partition did not answer")
-	}
-	b.cfg.Client = c
-	if err := b.syncRegistry(ctx); err != nil {
-		t.Fatal(err)
-	}
-	redistest.Want(t, "known, when all answered", b.counts[queue].String(), "")
+	queuetest.Do(t, c, "HSETNX", b.globals.Queues, queue, "1")
+	return b
 }
 
 // silent is a client whose server does not answer when it is asked for a key.

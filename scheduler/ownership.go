@@ -80,18 +80,14 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	return others
 }
 
-// forget removes partition counts of deleted queues from the known ones, and each queue of which none is left.
+// forget removes partition counts of deleted queues from the known ones.
 func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
 	if len(deleted) == 0 {
 		return
 	}
 	s.mu.Lock()
 	for queue, counts := range deleted {
-		s.counts[queue] = lua.WithoutCounts(s.counts[queue], counts)
-		if len(s.counts[queue]) == 0 {
-			delete(s.counts, queue)
-			delete(s.recurring.have, queue) // no survey looks at it any more; its planning loop ends
-		}
+		s.counts[queue] = lua.WithoutCounts(s.counts[queue], counts).With()
 	}
 	s.listPartitions()
 	s.mu.Unlock()

@@ -41,7 +41,7 @@ type Scheduler struct {
 
 	mu               sync.Mutex
 	live             []string              // sorted
-	counts           map[string]lua.Counts // every known queue with all its partition counts, until it is deleted
+	counts           map[string]lua.Counts // every known queue with all its partition counts
 	known            []string              // names of all their partitions; sorted, replaced as a whole
 	owned            map[string]*drainer   // by partition, as is trouble
 	trouble          map[string]*queueTrouble
@@ -155,7 +155,7 @@ func (s *Scheduler) readRegistry(ctx context.Context) error {
 	return s.syncRegistry(ctx)
 }
 
-// syncRegistry also forgets queues and partition counts that were deleted.
+// syncRegistry also forgets partition counts of deleted queues.
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -167,49 +167,85 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	alive, deleted := missing, map[string]lua.Counts{}
 	mark := s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()
 	failed := s.cfg.Client.Do(call, mark).Error()
-	if failed != nil && !rueidis.IsRedisNil(failed) {
+	if rueidis.IsRedisNil(failed) { // the registry was lost, and these queues were not deleted
+		return s.register(ctx, missing)
+	}
+	if failed != nil {
 		return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
 	}
-	if failed == nil { // else the registry was lost, and these queues were not deleted
-		alive, deleted, err = s.alive(ctx, registered, missing)
-	}
-	if failed := s.register(ctx, alive); failed != nil {
-		return errors.Join(err, failed)
-	}
-	current, failed := lua.CurrentCounts(call, s.cfg.Client, s.globals, alive)
-	if failed != nil {
-		return errors.Join(err, fmt.Errorf("read the registry: %w", failed))
-	}
-	for queue, counts := range alive {
-		if gone := lua.WithoutCounts(counts, current[queue]); len(gone) > 0 {
-			deleted[queue] = gone
-		}
-	}
-	s.forget(ctx, deleted)
-	return err
+	alive, err := s.alive(ctx, registered, missing)
+	kept, failed := s.kept(ctx, alive)
+	return errors.Join(err, failed, s.register(ctx, kept))
 }
 
-// alive returns the queues that are registered with other counts, or have any key; and the others. When the registry
-// was not lost, the others were deleted: registering them would bring them back. A queue is in neither of the two if
-// one of its partitions did not answer and no other has keys.
-func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (alive,
-	deleted map[string]lua.Counts, err error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	var names []string // of partitions
-	var of []string    // their queues
-	var asks []rueidis.Completed
-	alive, deleted = map[string]lua.Counts{}, map[string]lua.Counts{}
+// alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
+// other queues missing from it were deleted: registering them would bring them back.
+func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+	alive, partitions := map[string]lua.Counts{}, map[string][]string{}
 	for queue, counts := range queues {
 		if registered[queue] != nil {
 			alive[queue] = counts
-			continue
+		} else {
+			partitions[queue] = counts.Names(queue)
 		}
-		deleted[queue] = counts
-		for _, name := range counts.Names(queue) {
+	}
+	found, err := s.haveKeys(ctx, partitions)
+	for queue, has := range found {
+		if has {
+			alive[queue] = queues[queue]
+		}
+	}
+	return alive, err
+}
+
+// kept returns the queues without partition counts that they had when they were deleted, and forgets these. A count
+// stays while a partition of it has any key, because somebody uses that partition. A queue is left out if its partitions
+// do not answer.
+func (s *Scheduler) kept(ctx context.Context, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+	if len(queues) == 0 {
+		return nil, nil
+	}
+	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	kept, err := lua.CurrentCounts(call, s.cfg.Client, s.globals, queues)
+	if err != nil {
+		return nil, fmt.Errorf("read the registry: %w", err)
+	}
+	partitions := map[string][]string{}
+	for queue, counts := range queues {
+		if len(lua.WithoutCounts(counts, kept[queue])) > 0 {
+			partitions[queue] = counts.Names(queue)[kept[queue].Latest():]
+		}
+	}
+	used, err := s.haveKeys(ctx, partitions)
+	deleted := map[string]lua.Counts{}
+	for queue := range partitions {
+		switch has, answered := used[queue]; {
+		case !answered:
+			delete(kept, queue)
+		case has:
+			kept[queue] = queues[queue]
+		default:
+			deleted[queue] = lua.WithoutCounts(queues[queue], kept[queue])
+		}
+	}
+	s.forget(ctx, deleted)
+	return kept, err
+}
+
+// haveKeys reports, for each queue, whether any of these partitions has a key. A queue is left out if one of them did
+// not answer, and no other has keys.
+func (s *Scheduler) haveKeys(ctx context.Context, partitions map[string][]string) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	var names, of []string // of each partition, and of its queue
+	var asks []rueidis.Completed
+	has, silent := map[string]bool{}, map[string]bool{}
+	for queue, all := range partitions {
+		has[queue] = false
+		for _, name := range all {
 			k := lua.NewKeys(s.cfg.Prefix, name)
 			names, of = append(names, name), append(of, queue)
 			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
@@ -217,22 +253,25 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 		}
 	}
 	if len(asks) == 0 {
-		return alive, deleted, nil
+		return has, nil
 	}
 	var errs []error
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
 		n, err := reply.AsInt64()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
-		}
-		if err != nil || n > 0 {
-			delete(deleted, of[i])
+			silent[of[i]] = true
 		}
 		if n > 0 {
-			alive[of[i]] = queues[of[i]]
+			has[of[i]] = true
 		}
 	}
-	return alive, deleted, errors.Join(errs...)
+	for queue := range silent {
+		if !has[queue] {
+			delete(has, queue)
+		}
+	}
+	return has, errors.Join(errs...)
 }
 
 // Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It
@@ -262,7 +301,7 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	}
 	publish, strays, failed := s.placed(ctx, unknown)
 	if err == nil {
-		err = s.publish(ctx, publish)
+		err = s.register(ctx, publish)
 	}
 	err = errors.Join(err, failed)
 	s.unregistered = nil
@@ -279,24 +318,13 @@ func (s *Scheduler) place(ctx context.Context, found []string) error {
 	return err
 }
 
-// register registers queues that the registry lacks, without the counts of deleted ones.
 func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) error {
-	return s.write(ctx, queues, lua.RegisterCounts)
-}
-
-// publish registers queues with partitions that have groups and settings.
-func (s *Scheduler) publish(ctx context.Context, queues map[string]lua.Counts) error {
-	return s.write(ctx, queues, lua.PublishCounts)
-}
-
-func (s *Scheduler) write(ctx context.Context, queues map[string]lua.Counts,
-	do func(context.Context, rueidis.Client, lua.Globals, map[string]lua.Counts) (int, error)) error {
 	if len(queues) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	_, err := do(ctx, s.cfg.Client, s.globals, queues)
+	_, err := lua.RegisterCounts(ctx, s.cfg.Client, s.globals, queues)
 	if err != nil {
 		err = fmt.Errorf("register %d queues: %w", len(queues), err)
 	}

@@ -64,7 +64,7 @@ func Grow(ctx context.Context, c rueidis.Client, prefix, queue string, n int,
 		return fail(err)
 	}
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	_, err = lua.PublishCounts(call, c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: counts.With(n)})
+	_, err = lua.RegisterCounts(call, c, lua.NewGlobals(prefix), map[string]lua.Counts{queue: counts.With(n)})
 	cancel()
 	if err != nil {
 		return fail(err)

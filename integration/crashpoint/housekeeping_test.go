@@ -267,7 +267,7 @@ func housekeeping() []scenario {
 			others(s)
 			s.do("HSET", s.g.Queues, "/deleted/q", "4,8", "/deleted/another", "8")
 			return func(c rueidis.Client) error {
-				_, err := lua.PublishCounts(s.ctx, c, s.g, map[string]lua.Counts{"q": {1, 8}, "another": {1, 8}})
+				_, err := lua.RegisterCounts(s.ctx, c, s.g, map[string]lua.Counts{"q": {1, 8}, "another": {1, 8}})
 				return err
 			}
 		}, after: func(s *scene) {

@@ -122,8 +122,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a growth does not look for what happened beside it", file: "stream/partition.go",
-		old:  "\t_, err = lua.PublishCounts(call,",
-		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.PublishCounts(call,",
+		old:  "\t_, err = lua.RegisterCounts(call,",
+		new:  "\ts.queue = \"elsewhere\"\n\t_, err = lua.RegisterCounts(call,",
 		test: []string{"-run", "TestGrowMisses", "./stream"},
 	},
 	{
@@ -247,15 +247,15 @@ var mutants = []mutant{
 		test: []string{"-run", "TestReadyRecords", "./stream/transfer"},
 	},
 	{
-		name: "clients bring back the partitions of a deleted queue", file: "lua/register.lua",
-		old:  "or not deleted[n] then",
-		new:  "or true then",
-		test: []string{"-run", "TestCountsOfADeletedQueueAreNotRegisteredAgain", "./lua"},
+		name: "clients bring back the partitions of a deleted queue", file: "lua/partition.go",
+		old:  "WithoutCounts(remembered[queue], deleted).With",
+		new:  "WithoutCounts(remembered[queue], nil).With",
+		test: []string{"-run", "TestCountsOfADeletedQueueAreForgotten", "./lua"},
 	},
 	{
 		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
-		old:  "\t\tif n > 0 {\n\t\t\talive[of[i]]",
-		new:  "\t\tif n >= 0 {\n\t\t\talive[of[i]]",
+		old:  "\t\tif n > 0 {\n\t\t\thas[of[i]]",
+		new:  "\t\tif n >= 0 {\n\t\t\thas[of[i]]",
 		test: []string{"-run", "TestADeletedQueueIsNotRegisteredAgain", "./scheduler"},
 	},
 	{

@@ -148,8 +148,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "looking for a message registers its queue", file: "scheduler/producer/route.go",
-		old:  "counts.String() && (registers || text != \"\") {\n",
-		new:  "counts.String() {\n",
+		old:  "\tcase registers || text != \"\":\n",
+		new:  "\tcase true:\n",
 		test: []string{"-run", "TestLookingForAMessageRegistersNoQueue", "./scheduler/producer"},
 	},
 	{

@@ -189,7 +189,7 @@ func (r *route) run(q *inquiry) {
 }
 
 // sync reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets those
-// that the registry then does not have: the queue was deleted. With registers it also registers the queue if it is new
+// of a deleted queue. With registers it also registers the queue if it is new
 // or was lost. A caller that only looks for messages, perhaps under a misspelt name, creates no queue. Counts are nil
 // only if they could not be read. A failure to register is only reported, because bridges find queues, too. One round
 // trip if nothing is missing.
@@ -208,12 +208,20 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	if k := r.known.Load(); k != nil {
 		counts = counts.With(k.counts...)
 	}
-	if text != counts.String() && (registers || text != "") {
+	switch {
+	case text == counts.String():
+	case registers || text != "":
 		found, err := lua.SyncCounts(ctx, c, r.p.globals, r.queue, counts)
 		if err != nil {
 			return counts, err
 		}
 		return found, nil
+	case counts.Latest() > 1:
+		found, err := lua.CurrentCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
+		if err != nil {
+			return counts, err
+		}
+		return found[r.queue], nil
 	}
 	return counts, nil
 }

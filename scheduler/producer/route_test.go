@@ -653,7 +653,7 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 			redistest.Want(t, "in partition 0", scheduled, int64(1))
 			queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
 			// It learns of a growth as ever, and gives the count back to a registry that was lost.
-			if _, err := lua.PublishCounts(t.Context(), c, g, map[string]lua.Counts{queue: counts}); err != nil {
+			if _, err := lua.RegisterCounts(t.Context(), c, g, map[string]lua.Counts{queue: counts}); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.ask(t.Context()); err != nil {
