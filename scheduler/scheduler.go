@@ -182,7 +182,8 @@ func (s *Scheduler) syncRegistry(ctx context.Context) error {
 
 // alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
 // other queues missing from it were deleted: registering them would bring them back.
-func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+func (s *Scheduler) alive(ctx context.Context,
+	registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
 	alive, partitions := map[string]lua.Counts{}, map[string][]string{}
 	for queue, counts := range queues {
 		if registered[queue] != nil {
@@ -201,8 +202,8 @@ func (s *Scheduler) alive(ctx context.Context, registered, queues map[string]lua
 }
 
 // kept returns the queues without partition counts that they had when they were deleted, and forgets these. A count
-// stays while a partition of it has any key, because somebody uses that partition. A queue is left out if its partitions
-// do not answer.
+// stays while a partition of it has any key, because somebody uses that partition. A queue is left out if its
+// partitions do not answer.
 func (s *Scheduler) kept(ctx context.Context, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
 	if len(queues) == 0 {
 		return nil, nil

@@ -495,8 +495,8 @@ func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
 	}
 }
 
-// A partition whose settlements failed reads nothing until all that waited is settled. Regression: one settled batch let
-// it read with all slots again. On a connection that failed now and then the worker held more and more.
+// A partition whose settlements failed reads nothing until all that waited is settled. Regression: one settled batch
+// let it read with all slots again. On a connection that failed now and then the worker held more and more.
 func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
