@@ -187,17 +187,26 @@ func emptyKeys(k Keys) []string {
 
 // ReadRegistry returns all registered queues with their partition counts, without invalid names. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
+	queues, _, err := ReadWholeRegistry(ctx, c, g)
+	return queues, err
+}
+
+// ReadWholeRegistry also returns the partition counts that queues had when they were deleted.
+func ReadWholeRegistry(ctx context.Context, c rueidis.Client,
+	g Globals) (queues, deleted map[string]Counts, err error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()
 	if err != nil {
-		return nil, Classify("HGETALL "+g.Queues, err)
+		return nil, nil, Classify("HGETALL "+g.Queues, err)
 	}
-	queues := make(map[string]Counts, len(texts))
+	queues, deleted = make(map[string]Counts, len(texts)), map[string]Counts{}
 	for name, text := range texts {
 		if CheckQueue(name) == nil {
 			queues[name] = ParseCounts(text)
+		} else if of, ok := strings.CutPrefix(name, RegistryDeleted+"/"); ok && CheckQueue(of) == nil {
+			deleted[of] = ParseCounts(text)
 		}
 	}
-	return queues, nil
+	return queues, deleted, nil
 }
 
 var registerScript = load("register", []string{"queues"}, nil, []string{"queue", "counts"})
@@ -216,9 +225,16 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 // at the registry. It brings back counts that a queue had when it was deleted: a client that remembers counts calls
 // SyncCounts.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
+	return register(ctx, c, g, queues, "")
+}
+
+// withoutDeleted, before counts, has the script register leave out those of a deleted queue.
+const withoutDeleted = "-,"
+
+func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, mark string) (int, error) {
 	args := make([]string, 0, 2*len(queues))
 	for _, queue := range slices.Sorted(maps.Keys(queues)) {
-		args = append(args, queue, queues[queue].With().String())
+		args = append(args, queue, mark+queues[queue].With().String())
 	}
 	n, err := registerScript.integer(ctx, c, []string{g.Queues}, args)
 	if err == nil && n > 0 {
@@ -227,19 +243,18 @@ func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map
 	return int(n), err
 }
 
-// SyncCounts registers a queue with the counts that its caller remembers, without those of a deleted queue, and returns
-// the current ones: see CurrentCounts. Two round trips; one if the caller remembers one partition.
-func SyncCounts(ctx context.Context, c rueidis.Client, g Globals, queue string, remembered Counts) (Counts, error) {
-	current := remembered.With()
-	if current.Latest() > 1 {
-		all, err := CurrentCounts(ctx, c, g, map[string]Counts{queue: remembered})
-		if err != nil {
-			return nil, err
-		}
-		current = all[queue]
+// SyncCounts registers queues with the counts that the caller remembers, without those of deleted queues, and returns
+// the current ones: see CurrentCounts. Two round trips; one if it remembers one partition of each.
+func SyncCounts(ctx context.Context, c rueidis.Client, g Globals,
+	remembered map[string]Counts) (map[string]Counts, error) {
+	if _, err := register(ctx, c, g, remembered, withoutDeleted); err != nil {
+		return nil, err
 	}
-	_, err := RegisterCounts(ctx, c, g, map[string]Counts{queue: current})
-	return current, err
+	several := func(counts Counts) bool { return counts.Latest() > 1 }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(remembered)), several) {
+		return remembered, nil
+	}
+	return CurrentCounts(ctx, c, g, remembered)
 }
 
 // CurrentCounts returns, for each queue, the remembered counts with those in the registry, and without those that it

@@ -97,8 +97,8 @@ func TestCountsOfADeletedQueueAreForgotten(t *testing.T) {
 		}
 		sync := func(remembered Counts, want string) {
 			t.Helper()
-			current, err := SyncCounts(t.Context(), c, g, "q", remembered)
-			redistest.Want(t, "a client goes on with", fmt.Sprint(current, err), want+" <nil>")
+			current, err := SyncCounts(t.Context(), c, g, map[string]Counts{"q": remembered})
+			redistest.Want(t, "a client goes on with", fmt.Sprint(current["q"], err), want+" <nil>")
 		}
 		unregister := func(had ...int) {
 			t.Helper()

@@ -1,7 +1,7 @@
 -- register: adds queues and partition counts to the registry. They stay until the queue is deleted.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue, counts (string; integers, comma separated)
+-- ARGV[1...] queue, counts (string; integers, comma separated; '-,' before them = without those of a deleted queue)
 -- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
@@ -39,7 +39,10 @@ for i = 1, #ARGV, 2 do
   local queue, given = ARGV[i], add_counts({}, ARGV[i + 1])
   local counts, known = counts_in(queue)
   local deleted, noted = counts_in('/deleted/' .. queue)
-  for n in pairs(given) do counts[n], deleted[n] = true, nil end
+  local remembered = string.sub(ARGV[i + 1], 1, 1) == '-'
+  for n in pairs(given) do
+    if not (remembered and deleted[n]) then counts[n], deleted[n] = true, nil end
+  end
   if text_of(counts) ~= known then
     redis.call('HSET', queues, queue, text_of(counts))
     changed = changed + 1

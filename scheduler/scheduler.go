@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -155,29 +156,29 @@ func (s *Scheduler) readRegistry(ctx context.Context) error {
 	return s.syncRegistry(ctx)
 }
 
-// syncRegistry also forgets partition counts of deleted queues.
+// syncRegistry also forgets partition counts of deleted queues, and brings those back whose partitions hold messages.
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	registered, err := lua.ReadRegistry(call, s.cfg.Client, s.globals)
+	registered, deleted, err := lua.ReadWholeRegistry(call, s.cfg.Client, s.globals)
 	if err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
 	missing := s.learn(ctx, registered)
+	failed := s.serveDeleted(ctx, registered, deleted)
 	if len(missing) == 0 {
-		return nil
+		return failed
 	}
 	mark := s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()
-	failed := s.cfg.Client.Do(call, mark).Error()
-	if rueidis.IsRedisNil(failed) { // the registry was lost, and these queues were not deleted
-		return s.register(ctx, missing)
+	err = s.cfg.Client.Do(call, mark).Error()
+	if rueidis.IsRedisNil(err) { // the registry was lost, and these queues were not deleted
+		return errors.Join(failed, s.register(ctx, missing))
 	}
-	if failed != nil {
-		return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, failed))
+	if err != nil {
+		return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, err))
 	}
 	alive, err := s.alive(ctx, registered, missing)
-	kept, failed := s.kept(ctx, alive)
-	return errors.Join(err, failed, s.register(ctx, kept))
+	return errors.Join(failed, err, s.registerRemembered(ctx, alive))
 }
 
 // alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
@@ -192,87 +193,90 @@ func (s *Scheduler) alive(ctx context.Context,
 			partitions[queue] = counts.Names(queue)
 		}
 	}
-	found, err := s.haveKeys(ctx, partitions)
-	for queue, has := range found {
-		if has {
-			alive[queue] = queues[queue]
-		}
+	found, err := s.anyOf(ctx, partitions, func(k lua.Keys) []rueidis.Completed {
+		return []rueidis.Completed{s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
+			k.Seen, k.Recurring).Build()}
+	})
+	for _, queue := range found {
+		alive[queue] = queues[queue]
 	}
 	return alive, err
 }
 
-// kept returns the queues without partition counts that they had when they were deleted, and forgets these. A count
-// stays while a partition of it has any key, because somebody uses that partition. A queue is left out if its
-// partitions do not answer.
-func (s *Scheduler) kept(ctx context.Context, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
+// registerRemembered registers queues with the counts that this bridge knows, and forgets those of deleted queues.
+func (s *Scheduler) registerRemembered(ctx context.Context, queues map[string]lua.Counts) error {
 	if len(queues) == 0 {
-		return nil, nil
+		return nil
 	}
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	kept, err := lua.CurrentCounts(call, s.cfg.Client, s.globals, queues)
+	current, err := lua.SyncCounts(call, s.cfg.Client, s.globals, queues)
 	if err != nil {
-		return nil, fmt.Errorf("read the registry: %w", err)
+		return fmt.Errorf("register %d queues: %w", len(queues), err)
 	}
-	partitions := map[string][]string{}
-	for queue, counts := range queues {
-		if len(lua.WithoutCounts(counts, kept[queue])) > 0 {
-			partitions[queue] = counts.Names(queue)[kept[queue].Latest():]
-		}
-	}
-	used, err := s.haveKeys(ctx, partitions)
 	deleted := map[string]lua.Counts{}
-	for queue := range partitions {
-		switch has, answered := used[queue]; {
-		case !answered:
-			delete(kept, queue)
-		case has:
-			kept[queue] = queues[queue]
-		default:
-			deleted[queue] = lua.WithoutCounts(queues[queue], kept[queue])
+	for queue, counts := range queues {
+		if gone := lua.WithoutCounts(counts, current[queue]); len(gone) > 0 {
+			deleted[queue] = gone
 		}
 	}
 	s.forget(ctx, deleted)
-	return kept, err
+	return nil
 }
 
-// haveKeys reports, for each queue, whether any of these partitions has a key. A queue is left out if one of them did
-// not answer, and no other has keys.
-func (s *Scheduler) haveKeys(ctx context.Context, partitions map[string][]string) (map[string]bool, error) {
+// serveDeleted registers again the counts of deleted queues whose partitions hold messages: a client that keeps counts
+// in memory goes on using them. The queues are there again with other counts.
+func (s *Scheduler) serveDeleted(ctx context.Context, registered, deleted map[string]lua.Counts) error {
+	beyond := map[string][]string{}
+	for queue, counts := range deleted {
+		if now := registered[queue]; now != nil && now.Latest() < counts.Latest() {
+			beyond[queue] = counts.Names(queue)[now.Latest():]
+		}
+	}
+	found, err := s.anyOf(ctx, beyond, func(k lua.Keys) []rueidis.Completed {
+		b := s.cfg.Client.B()
+		return []rueidis.Completed{b.Exists().Key(k.Due, k.Dead).Build(), b.Xlen().Key(k.Stream).Build()}
+	})
+	used := map[string]lua.Counts{}
+	for _, queue := range found {
+		used[queue] = deleted[queue]
+	}
+	if failed := s.register(ctx, used); failed != nil {
+		return errors.Join(err, failed)
+	}
+	s.learn(ctx, used)
+	return err
+}
+
+// anyOf returns the queues of which a question about any of the given partitions has an answer above zero.
+func (s *Scheduler) anyOf(ctx context.Context, partitions map[string][]string,
+	questions func(lua.Keys) []rueidis.Completed) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	var names, of []string // of each partition, and of its queue
 	var asks []rueidis.Completed
-	has, silent := map[string]bool{}, map[string]bool{}
-	for queue, all := range partitions {
-		has[queue] = false
-		for _, name := range all {
-			k := lua.NewKeys(s.cfg.Prefix, name)
-			names, of = append(names, name), append(of, queue)
-			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
-				k.Seen, k.Recurring).Build())
+	var of []string // of each question, its queue
+	for queue, names := range partitions {
+		for _, name := range names {
+			for _, ask := range questions(lua.NewKeys(s.cfg.Prefix, name)) {
+				asks, of = append(asks, ask), append(of, queue)
+			}
 		}
 	}
 	if len(asks) == 0 {
-		return has, nil
+		return nil, nil
 	}
+	found := map[string]bool{}
 	var errs []error
 	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
 		n, err := reply.AsInt64()
 		if err != nil {
-			errs = append(errs, fmt.Errorf("keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
-			silent[of[i]] = true
+			errs = append(errs, fmt.Errorf("keys of %s: %w", of[i], lua.Classify("EXISTS", err)))
 		}
 		if n > 0 {
-			has[of[i]] = true
+			found[of[i]] = true
 		}
 	}
-	for queue := range silent {
-		if !has[queue] {
-			delete(has, queue)
-		}
-	}
-	return has, errors.Join(errs...)
+	return slices.Sorted(maps.Keys(found)), errors.Join(errs...)
 }
 
 // Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It

@@ -109,18 +109,22 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	names := append(counts.Names(queue), beyond...)
 	// empty lists, not nil: they become [] in JSON
 	had := Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
-	there := false
-	for _, name := range names { // look at all partitions before the first is gone
+	there, bare, ofFirst := false, false, []string(nil)
+	for i, name := range names { // look at all partitions before the first is gone
 		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
 		if err != nil {
 			return fail(had, err)
 		}
+		if i == 0 {
+			ofFirst = some.Groups
+		}
+		bare = bare || lacksAny(some.Groups, ofFirst)
 		had.add(some)
 		there = there || exists
 	}
 	if !had.Empty() && !force {
-		begun, err := wasBegun(ctx, c, prefix, names)
-		if err != nil || !begun {
+		held, err := someAreHeld(ctx, c, prefix, names)
+		if err != nil || !held && !bare {
 			return fail(had, errors.Join(refusal(had), err))
 		}
 		return fail(had, keepQueue(ctx, c, prefix, queue, had))
@@ -164,9 +168,14 @@ func partitionsOf(names []string) int {
 
 func refusal(had Contents) error { return fmt.Errorf("%w: it holds %s", ErrNotEmpty, had) }
 
-// wasBegun reports whether a deletion was killed before it had removed all partitions: it left partitions held, and
-// partition 0, which is the first of these, was not. One round trip.
-func wasBegun(ctx context.Context, c rueidis.Client, prefix string, names []string) (bool, error) {
+// lacksAny reports whether any of the wanted names is missing.
+func lacksAny(names, wanted []string) bool {
+	return slices.ContainsFunc(wanted, func(name string) bool { return !slices.Contains(names, name) })
+}
+
+// someAreHeld reports whether partitions are held that partition 0, the first of these, is not: a deletion that was
+// killed holds what it has removed. One round trip.
+func someAreHeld(ctx context.Context, c rueidis.Client, prefix string, names []string) (bool, error) {
 	held := make([]string, len(names))
 	questions := make([]view.Question, len(names))
 	for i, name := range names {
@@ -198,13 +207,17 @@ func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had 
 	return err
 }
 
-// releaseEmpty removes the policies that hold removed partitions. A partition that was given messages meanwhile stays
-// held: a bridge moves them to partition 0.
+// releaseEmpty removes the policies that hold removed partitions. A partition that was given messages meanwhile keeps
+// its settings, and is not held any more: a bridge that finds the messages registers the partition again.
 func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
 	return view.EachPartition(names, func(_ int, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		_, err := lua.DeleteEmpty(ctx, c, lua.NewKeys(prefix, name), false)
+		keys := lua.NewKeys(prefix, name)
+		deleted, err := lua.DeleteEmpty(ctx, c, keys, false)
+		if err == nil && !deleted {
+			err = lua.Configure(ctx, c, keys.Policy, keys.Wake, []lua.FieldValue{{Field: "held"}})
+		}
 		return err
 	})
 }

@@ -326,3 +326,40 @@ func mailerHeals(t *testing.T, r *queuetest.Rig) {
 		}
 	}
 }
+
+// A message that comes to a removed partition right before the end of a deletion is not held for ever. A bridge that
+// finds it registers the partition again.
+func TestADeletionHoldsNothingWhenItEnds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	part := r.Part(1)
+	part.Policy(map[string]string{"max_attempts": "7"})
+	if deleted, err := lua.DeleteEmpty(t.Context(), r.Client, part.Keys, true); !deleted || err != nil {
+		t.Fatal(deleted, err)
+	}
+	r.Do("ZADD", part.Keys.Due, "1", "late")
+	names := []string{lua.PartitionName(r.Queue, 1), lua.PartitionName(r.Queue, 2)}
+	if err := releaseEmpty(t.Context(), r.Client, r.Prefix, names); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "settings", fmt.Sprint(r.Texts("HKEYS", part.Keys.Policy)), "[max_attempts]")
+}
+
+// A deletion that was killed leaves partitions without groups, also where the queue was held before.
+func TestARefusedDeletionMendsPartitionsWithoutGroups(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 4)
+	for i := range 4 {
+		r.Part(i).Groups("g", "stopped")
+		r.Part(i).Policy(map[string]string{"held": "1"})
+	}
+	if deleted, err := lua.DeleteEmpty(t.Context(), r.Client, r.Part(1).Keys, true); !deleted || err != nil {
+		t.Fatal(deleted, err)
+	}
+	r.Do("ZADD", r.Part(3).Keys.Due, "1", "m")
+	_, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+	redistest.Want(t, "refused", errors.Is(err, ErrNotEmpty), true)
+	groups := queuetest.Array(t, r.Do("XINFO", "GROUPS", r.Part(1).Keys.Stream))
+	redistest.Want(t, "groups of the partition that was removed", len(groups), 2)
+}

@@ -80,7 +80,9 @@ func (w *Worker) register(ctx context.Context, counts lua.Counts) (lua.Counts, e
 	defer cancel()
 	w.watches.begin()
 	defer w.watches.end()
-	return lua.SyncCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix), w.cfg.Queue, counts)
+	current, err := lua.SyncCounts(ctx, w.cfg.Client, lua.NewGlobals(w.cfg.Prefix),
+		map[string]lua.Counts{w.cfg.Queue: counts})
+	return current[w.cfg.Queue], err
 }
 
 // registerAgain requests a registration and a read of the registry: the server may be another one, or empty.

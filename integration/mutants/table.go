@@ -254,8 +254,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "bridges bring back a deleted queue", file: "scheduler/scheduler.go",
-		old:  "\t\tif n > 0 {\n\t\t\thas[of[i]]",
-		new:  "\t\tif n >= 0 {\n\t\t\thas[of[i]]",
+		old:  "\t\tif n > 0 {\n\t\t\tfound[of[i]]",
+		new:  "\t\tif n >= 0 {\n\t\t\tfound[of[i]]",
 		test: []string{"-run", "TestADeletedQueueIsNotRegisteredAgain", "./scheduler"},
 	},
 	{

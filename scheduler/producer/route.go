@@ -211,11 +211,11 @@ func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	switch {
 	case text == counts.String():
 	case registers || text != "":
-		found, err := lua.SyncCounts(ctx, c, r.p.globals, r.queue, counts)
+		found, err := lua.SyncCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
 		if err != nil {
 			return counts, err
 		}
-		return found, nil
+		return found[r.queue], nil
 	case counts.Latest() > 1:
 		found, err := lua.CurrentCounts(ctx, c, r.p.globals, map[string]lua.Counts{r.queue: counts})
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
-	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -109,7 +108,8 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 
 // destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it.
 func destroy(c *call) (int, any, error) {
-	counts, err := lua.ReadCounts(c.ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix), c.name)
+	globals := lua.NewGlobals(c.cfg.Prefix)
+	counts, err := lua.ReadCounts(c.ctx, c.cfg.Redis.Client, globals, c.name)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -119,10 +119,10 @@ func destroy(c *call) (int, any, error) {
 	}
 	c.forget([]string{c.name})
 	if err == nil {
-		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
+		_, err = lua.RegisterCounts(c.ctx, c.cfg.Redis.Client, globals, map[string]lua.Counts{c.name: counts})
 	}
-	if most := counts.Latest(); err == nil && most > 1 {
-		_, err = stream.Grow(c.ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, most, nil)
+	if err == nil {
+		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
 	}
 	return http.StatusNoContent, nil, err
 }
