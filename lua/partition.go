@@ -187,26 +187,17 @@ func emptyKeys(k Keys) []string {
 
 // ReadRegistry returns all registered queues with their partition counts, without invalid names. One HGETALL.
 func ReadRegistry(ctx context.Context, c rueidis.Client, g Globals) (map[string]Counts, error) {
-	queues, _, err := ReadWholeRegistry(ctx, c, g)
-	return queues, err
-}
-
-// ReadWholeRegistry also returns the partition counts that queues had when they were deleted.
-func ReadWholeRegistry(ctx context.Context, c rueidis.Client,
-	g Globals) (queues, deleted map[string]Counts, err error) {
 	texts, err := c.Do(ctx, c.B().Hgetall().Key(g.Queues).Build()).AsStrMap()
 	if err != nil {
-		return nil, nil, Classify("HGETALL "+g.Queues, err)
+		return nil, Classify("HGETALL "+g.Queues, err)
 	}
-	queues, deleted = make(map[string]Counts, len(texts)), map[string]Counts{}
+	queues := make(map[string]Counts, len(texts))
 	for name, text := range texts {
 		if CheckQueue(name) == nil {
 			queues[name] = ParseCounts(text)
-		} else if of, ok := strings.CutPrefix(name, RegistryDeleted+"/"); ok && CheckQueue(of) == nil {
-			deleted[of] = ParseCounts(text)
 		}
 	}
-	return queues, deleted, nil
+	return queues, nil
 }
 
 var registerScript = load("register", []string{"queues"}, nil, []string{"queue", "counts"})

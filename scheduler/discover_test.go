@@ -139,36 +139,6 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 	}
 }
 
-// A client that keeps the counts of a deleted queue puts messages into its partitions: they are served, also by a
-// bridge that does not know these counts any more, or never did.
-func TestPartitionsOfADeletedQueueThatAreUsedAreServed(t *testing.T) {
-	t.Parallel()
-	s := redistest.Shared(t)
-	c, prefix := s.Client(t), s.Prefix(t)
-	for _, ready := range []bool{false, true} {
-		queue := redistest.Queue(t)
-		b := madeAnew(t, c, prefix, queue)
-		third := lua.NewKeys(prefix, lua.PartitionName(queue, 2))
-		look := func(want string) {
-			t.Helper()
-			if err := b.syncRegistry(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			redistest.Want(t, "known", b.counts[queue].String(), want)
-			queuetest.EventuallyRegistered(t, c, prefix, queue, want)
-		}
-		look("1")
-		queuetest.Do(t, c, "XGROUP", "CREATE", third.Stream, "g", "0", "MKSTREAM") // by a worker that goes on
-		look("1")
-		if ready {
-			queuetest.Do(t, c, "XADD", third.Stream, "*", "id", "m")
-		} else {
-			queuetest.Do(t, c, "ZADD", third.Due, "1", "m")
-		}
-		look("1,4")
-	}
-}
-
 // A queue may grow while a bridge looks whether it was deleted.
 func TestAGrowthBesideALookAtADeletedQueue(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -156,51 +155,66 @@ func (s *Scheduler) readRegistry(ctx context.Context) error {
 	return s.syncRegistry(ctx)
 }
 
-// syncRegistry also forgets partition counts of deleted queues, and brings those back whose partitions hold messages.
+// syncRegistry also forgets partition counts of deleted queues.
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	registered, deleted, err := lua.ReadWholeRegistry(call, s.cfg.Client, s.globals)
+	registered, err := lua.ReadRegistry(call, s.cfg.Client, s.globals)
 	if err != nil {
 		return fmt.Errorf("read the registry: %w", err)
 	}
 	missing := s.learn(ctx, registered)
-	failed := s.serveDeleted(ctx, registered, deleted)
 	if len(missing) == 0 {
-		return failed
+		return nil
 	}
 	mark := s.cfg.Client.B().Hget().Key(s.globals.Queues).Field(lua.RegistryDeleted).Build()
 	err = s.cfg.Client.Do(call, mark).Error()
 	if rueidis.IsRedisNil(err) { // the registry was lost, and these queues were not deleted
-		return errors.Join(failed, s.register(ctx, missing))
+		return s.register(ctx, missing)
 	}
 	if err != nil {
 		return fmt.Errorf("read the registry: %w", lua.Classify("HGET "+s.globals.Queues, err))
 	}
 	alive, err := s.alive(ctx, registered, missing)
-	return errors.Join(failed, err, s.registerRemembered(ctx, alive))
+	return errors.Join(err, s.registerRemembered(ctx, alive))
 }
 
 // alive returns the queues that are registered with other counts, or have any key. When the registry was not lost, the
 // other queues missing from it were deleted: registering them would bring them back.
 func (s *Scheduler) alive(ctx context.Context,
 	registered, queues map[string]lua.Counts) (map[string]lua.Counts, error) {
-	alive, partitions := map[string]lua.Counts{}, map[string][]string{}
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	var names []string // of partitions
+	var of []string    // their queues
+	var asks []rueidis.Completed
+	found := map[string]lua.Counts{}
 	for queue, counts := range queues {
 		if registered[queue] != nil {
-			alive[queue] = counts
-		} else {
-			partitions[queue] = counts.Names(queue)
+			found[queue] = counts
+			continue
+		}
+		for _, name := range counts.Names(queue) {
+			k := lua.NewKeys(s.cfg.Prefix, name)
+			names, of = append(names, name), append(of, queue)
+			asks = append(asks, s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
+				k.Seen, k.Recurring).Build())
 		}
 	}
-	found, err := s.anyOf(ctx, partitions, func(k lua.Keys) []rueidis.Completed {
-		return []rueidis.Completed{s.cfg.Client.B().Exists().Key(k.Due, k.Payload, k.Meta, k.Stream, k.Dead, k.Policy,
-			k.Seen, k.Recurring).Build()}
-	})
-	for _, queue := range found {
-		alive[queue] = queues[queue]
+	if len(asks) == 0 {
+		return found, nil
 	}
-	return alive, err
+	var errs []error
+	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
+		n, err := reply.AsInt64()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("keys of %s: %w", names[i], lua.Classify("EXISTS", err)))
+		}
+		if n > 0 {
+			found[of[i]] = queues[of[i]]
+		}
+	}
+	return found, errors.Join(errs...)
 }
 
 // registerRemembered registers queues with the counts that this bridge knows, and forgets those of deleted queues.
@@ -222,61 +236,6 @@ func (s *Scheduler) registerRemembered(ctx context.Context, queues map[string]lu
 	}
 	s.forget(ctx, deleted)
 	return nil
-}
-
-// serveDeleted registers again the counts of deleted queues whose partitions hold messages: a client that keeps counts
-// in memory goes on using them. The queues are there again with other counts.
-func (s *Scheduler) serveDeleted(ctx context.Context, registered, deleted map[string]lua.Counts) error {
-	beyond := map[string][]string{}
-	for queue, counts := range deleted {
-		if now := registered[queue]; now != nil && now.Latest() < counts.Latest() {
-			beyond[queue] = counts.Names(queue)[now.Latest():]
-		}
-	}
-	found, err := s.anyOf(ctx, beyond, func(k lua.Keys) []rueidis.Completed {
-		b := s.cfg.Client.B()
-		return []rueidis.Completed{b.Exists().Key(k.Due, k.Dead).Build(), b.Xlen().Key(k.Stream).Build()}
-	})
-	used := map[string]lua.Counts{}
-	for _, queue := range found {
-		used[queue] = deleted[queue]
-	}
-	if failed := s.register(ctx, used); failed != nil {
-		return errors.Join(err, failed)
-	}
-	s.learn(ctx, used)
-	return err
-}
-
-// anyOf returns the queues of which a question about any of the given partitions has an answer above zero.
-func (s *Scheduler) anyOf(ctx context.Context, partitions map[string][]string,
-	questions func(lua.Keys) []rueidis.Completed) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
-	defer cancel()
-	var asks []rueidis.Completed
-	var of []string // of each question, its queue
-	for queue, names := range partitions {
-		for _, name := range names {
-			for _, ask := range questions(lua.NewKeys(s.cfg.Prefix, name)) {
-				asks, of = append(asks, ask), append(of, queue)
-			}
-		}
-	}
-	if len(asks) == 0 {
-		return nil, nil
-	}
-	found := map[string]bool{}
-	var errs []error
-	for i, reply := range s.cfg.Client.DoMulti(ctx, asks...) {
-		n, err := reply.AsInt64()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("keys of %s: %w", of[i], lua.Classify("EXISTS", err)))
-		}
-		if n > 0 {
-			found[of[i]] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(found)), errors.Join(errs...)
 }
 
 // Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It

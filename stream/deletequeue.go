@@ -118,7 +118,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		if i == 0 {
 			ofFirst = some.Groups
 		}
-		bare = bare || lacksAny(some.Groups, ofFirst)
+		bare = bare || i < counts.Latest() && lacksAny(some.Groups, ofFirst)
 		had.add(some)
 		there = there || exists
 	}
@@ -208,7 +208,7 @@ func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had 
 }
 
 // releaseEmpty removes the policies that hold removed partitions. A partition that was given messages meanwhile keeps
-// its settings, and is not held any more: a bridge that finds the messages registers the partition again.
+// its settings, and is not held any more: a bridge that finds the messages moves them to partition 0.
 func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
 	return view.EachPartition(names, func(_ int, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)

@@ -327,8 +327,7 @@ func mailerHeals(t *testing.T, r *queuetest.Rig) {
 	}
 }
 
-// A message that comes to a removed partition right before the end of a deletion is not held for ever. A bridge that
-// finds it registers the partition again.
+// A message that comes to a removed partition right before the end of a deletion is not held for ever.
 func TestADeletionHoldsNothingWhenItEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -362,4 +361,35 @@ func TestARefusedDeletionMendsPartitionsWithoutGroups(t *testing.T) {
 	redistest.Want(t, "refused", errors.Is(err, ErrNotEmpty), true)
 	groups := queuetest.Array(t, r.Do("XINFO", "GROUPS", r.Part(1).Keys.Stream))
 	redistest.Want(t, "groups of the partition that was removed", len(groups), 2)
+}
+
+// A group that an operator has destroyed does not come back because of a partition that the queue does not have.
+func TestARefusedDeletionBringsNoGroupBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 2)
+	for i := range 2 {
+		r.Part(i).Groups("kept", "destroyed")
+	}
+	r.Do("XGROUP", "DESTROY", r.Keys.Stream, "destroyed") // from partition 0 first
+	r.Do("ZADD", r.Part(7).Keys.Due, "1", "m")            // by a producer with a wrong count
+	_, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+	redistest.Want(t, "refused", errors.Is(err, ErrNotEmpty), true)
+	redistest.Want(t, "groups", len(queuetest.Array(t, r.Do("XINFO", "GROUPS", r.Keys.Stream))), 1)
+}
+
+// A deletion that was killed leaves partitions held, although workers have made their groups again.
+func TestARefusedDeletionReleasesPartitionsThatWorkersHealed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	queuetest.PublishCount(t, r.Client, r.Prefix, r.Queue, 4)
+	for i := range 4 {
+		r.Part(i).Groups("g")
+	}
+	r.Policy(map[string]string{"max_attempts": "7"})
+	r.Part(1).Policy(map[string]string{"held": "1"})
+	r.Do("ZADD", r.Part(3).Keys.Due, "1", "m")
+	_, err := DeleteQueue(t.Context(), r.Client, r.Prefix, r.Queue, false)
+	redistest.Want(t, "refused", errors.Is(err, ErrNotEmpty), true)
+	redistest.Want(t, "settings", fmt.Sprint(r.Texts("HKEYS", r.Part(1).Keys.Policy)), "[max_attempts]")
 }

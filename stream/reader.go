@@ -65,11 +65,6 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 		p.rest(ctx)
 		return nil
 	}
-	if p.settle.failing.Load() {
-		p.setIdle(true)
-		loop.SleepUntil(ctx, heldLook, p.resumed)
-		return nil
-	}
 	admitted, err := p.admitted(ctx)
 	if err != nil {
 		return err
@@ -89,9 +84,10 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	if r.slots == 0 {
 		return nil
 	}
-	if p.settle.failing.Load() { // it waited for these slots, and they are those of its own unsettled deliveries
+	if p.settle.failing.Load() { // these slots may be those of its own unsettled deliveries
 		p.slots.put(r.slots)
 		p.wasRead(r, 0, nil)
+		loop.SleepUntil(ctx, heldLook, p.resumed)
 		return nil
 	}
 	p.reads.begin()

@@ -667,3 +667,36 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 		})
 	}
 }
+
+// A producer that only looked for messages remembers the partitions of a queue as well. Regression: it never forgot
+// those of a deleted queue, and each look made them count as read just now.
+func TestAProducerThatOnlyLooksForgetsThePartitionsOfADeletedQueue(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	g, counts := lua.NewGlobals(prefix), lua.Counts{1, 8}
+	p := newProducer(t, c, prefix)
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	look := func() {
+		t.Helper()
+		if found, err := p.Cancel(t.Context(), queue, "absent"); found || err != nil {
+			t.Fatal(found, err)
+		}
+		p.busy.Wait()
+	}
+	look()
+	if err := lua.Unregister(t.Context(), c, g, queue, counts); err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.enter(t.Context(), queue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.busy.Done()
+	redistest.Want(t, "known", r.known.Load().counts.String(), "1,8")
+	if err := r.ask(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "known", r.known.Load().counts.String(), "1")
+	redistest.Want(t, "registered", queuetest.Integer(t, c, "HEXISTS", g.Queues, queue), int64(0))
+}

@@ -1,6 +1,7 @@
 package lmstfy
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"slices"
@@ -106,7 +107,8 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 	return nil
 }
 
-// destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it.
+// destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it. After
+// the deletion it ends although its caller hangs up.
 func destroy(c *call) (int, any, error) {
 	globals := lua.NewGlobals(c.cfg.Prefix)
 	counts, err := lua.ReadCounts(c.ctx, c.cfg.Redis.Client, globals, c.name)
@@ -118,11 +120,13 @@ func destroy(c *call) (int, any, error) {
 		return http.StatusNoContent, nil, nil
 	}
 	c.forget([]string{c.name})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.cfg.Timeout)
+	defer cancel()
 	if err == nil {
-		_, err = lua.RegisterCounts(c.ctx, c.cfg.Redis.Client, globals, map[string]lua.Counts{c.name: counts})
+		_, err = lua.RegisterCounts(ctx, c.cfg.Redis.Client, globals, map[string]lua.Counts{c.name: counts})
 	}
 	if err == nil {
-		err = EnsureQueue(c.ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
+		err = writeSettings(ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
 	}
 	return http.StatusNoContent, nil, err
 }

@@ -118,10 +118,15 @@ func EnsureQueue(ctx context.Context, op *admin.Admin, name string) error {
 	if err != nil {
 		return err
 	}
-	want := policy(is)
-	if is == want {
+	if is == policy(is) {
 		return nil
 	}
+	return writeSettings(ctx, op, name)
+}
+
+// writeSettings writes the settings of EnsureQueue into every partition.
+func writeSettings(ctx context.Context, op *admin.Admin, name string) error {
+	want := policy(bridge.Policy{})
 	return op.WritePolicy(ctx, name, Group, admin.PolicyUpdate{VisibilityTimeout: &want.VisibilityTimeout,
 		MaxAttempts: &want.MaxAttempts, RetryDelays: &want.RetryDelays, RetryFor: &want.RetryFor, MaxCrashes: &want.MaxCrashes})
 }

@@ -1,9 +1,11 @@
 package lmstfy_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 const kindOfJSON = "application/json; charset=utf-8"
@@ -184,6 +187,40 @@ func TestADestroyedQueueKeepsItsPartitions(t *testing.T) {
 		r.ok(r.Ack("q", r.get("q", 60).ID))
 	}
 	r.none("q")
+}
+
+// Another gateway may write the settings of partition 0 while a queue is destroyed. The other partitions need them as
+// well: else their jobs come back by the settings of the defaults.
+func TestADestroyedQueueHasItsSettingsInEveryPartition(t *testing.T) {
+	t.Parallel()
+	r, f := newFaultyRig(t)
+	queuetest.PublishCount(t, f.Client, r.prefix, "ns:q", 4)
+	r.none("q")
+	settings := func(partition int) map[string]string {
+		t.Helper()
+		key := lua.NewKeys(r.prefix, lua.PartitionName("ns:q", partition)).Policy
+		fields, err := f.Client.Do(t.Context(), f.Client.B().Hgetall().Key(key).Build()).AsStrMap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fields
+	}
+	want, registry := settings(0), lua.NewGlobals(r.prefix).Queues
+	redistest.Want(t, "has settings", len(want) > 0, true)
+	f.set(func(ctx context.Context, words []string) error {
+		if settles(words, registry) && slices.Contains(words, "1,4") { // the queue is registered again
+			write := []string{"HSET", lua.NewKeys(r.prefix, "ns:q").Policy}
+			for field, value := range want {
+				write = append(write, field, value)
+			}
+			return f.Client.Do(ctx, f.Client.B().Arbitrary(write...).Build()).Error()
+		}
+		return nil
+	})
+	redistest.Want(t, "status", r.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	for partition := range 4 {
+		redistest.Want(t, fmt.Sprint("settings of partition ", partition), fmt.Sprint(settings(partition)), fmt.Sprint(want))
+	}
 }
 
 // While Redis is not available, a queue is never reported as empty.
