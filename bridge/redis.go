@@ -33,8 +33,8 @@ type Redis struct {
 // did not make the clients. The caller must not change it.
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
-// policyReader returns the PolicyReader of a prefix. It knows the defaults for as long as this process uses r, longer
-// than one worker runs.
+// policyReader returns the PolicyReader of a prefix. It keeps the defaults as long as r exists, so that a new worker
+// knows the defaults that an earlier one has read.
 func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
 	r.mu.Lock()
 	defer r.mu.Unlock()

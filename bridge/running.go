@@ -18,8 +18,8 @@ const (
 	// VerdictCancelling: a worker holds the message. It learns of the cancellation with its next extend; the message
 	// ends when the worker lets go.
 	VerdictCancelling = producer.Cancelling
-	// VerdictNotFound: the message is not scheduled, not ready, not held, and has no retry. It may be wrong about a
-	// message that became ready, and failed again, during each of three walks through the schedule.
+	// VerdictNotFound: the message is not scheduled, not ready, not held, and has no retry. This may be wrong if the
+	// message became ready and failed again during each of three walks through the schedule.
 	VerdictNotFound = producer.NotFound
 	// VerdictUnread: the message is unread by the given group, and the call did not cancel it. Either the message is
 	// scheduled for all groups, or it is ready and another group needs it.

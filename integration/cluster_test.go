@@ -347,8 +347,8 @@ func TestAbandonedIsReclaimedWhileAnotherMasterIsAway(t *testing.T) {
 	}
 }
 
-// Workers once read the settings of their queue together with the defaults. While the master of the defaults was away
-// a resumed queue was delivered to nobody, and a new time limit ended no handler.
+// Workers used to read the settings of their queue together with the defaults. While the master of the defaults was
+// away, messages of a resumed queue were not delivered, and a new time limit ended no handler.
 func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

@@ -129,7 +129,7 @@ func TestAnOccurrenceThatExpiresIsDone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	all := s.collect("g", nil) // else what becomes ready before the others are planned keeps back the next one of skip
+	all := s.collect("g", nil) // else an unread occurrence keeps back the next one of skip
 	redistest.Eventually(t, 60*time.Second, func() (bool, string) {
 		c := s.redis.Client
 		planned, err := c.Do(t.Context(), c.B().Zrange().Key(s.keys().Due).Min("0").Max("-1").Build()).AsStrSlice()

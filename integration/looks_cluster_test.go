@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Looks at a queue used to ask the master of slot 0 for the time. While that hung, each look at a queue of any master
-// failed after 5 s.
+// Looks at a queue used to ask the master of slot 0 for the time. While this master hung, each look at a queue of any
+// master failed after 5 s.
 func TestLooksAtAQueueAskItsOwnMasterAlone(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)

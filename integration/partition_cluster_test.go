@@ -298,8 +298,9 @@ func TestPartitionsWhileAMasterIsAway(t *testing.T) {
 	})
 }
 
-// A new group was created in partition 0 alone while the registry could not be read. What became ready in the other
-// partitions meanwhile, and the other groups acknowledged, was freed: the new group never got it.
+// Regression: while the registry could not be read, a new group was created only in partition 0. Messages that became
+// ready in the other partitions meanwhile were freed when the other groups had acknowledged them: the new group never
+// got them.
 func TestANewGroupIsInAllPartitionsWhileTheRegistryIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

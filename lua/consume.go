@@ -172,7 +172,7 @@ type Reclaimed struct {
 	Retried, Dead, Skipped, Stuck int
 	Cancelled                     int // ended, because the message was cancelled while its consumer held it
 
-	MoreLeases bool // some leases that were over are done with, and more are over: call again
+	MoreLeases bool // the call dealt with some ended leases, and more have ended: call again
 }
 
 // Moved is how many entries left the pending list.

@@ -7,7 +7,7 @@
 -- KEYS[5] push (hash)
 -- KEYS[6] payload, meta, wake, policy, seen, calm, planned (hash; hash; stream; hash; zset; hash; hash)
 -- KEYS[13] turns, leases, rate (zset; zset; string)
--- ARGV[1] hold (string: '1' = keep the policy, and hold the partition, '' = keep nothing)
+-- ARGV[1] hold (string: '1' = keep the policy, with its field held, so that nothing becomes ready, '' = delete it)
 -- Returns: integer, 1 deleted, 0 = it holds something
 -- Complexity: O(1) per key; their contents are freed in the background
 -- If a command fails here: the policy may hold the partition; run it again.

@@ -161,12 +161,12 @@ func TestAckBehindAHeldEntryFrees(t *testing.T) {
 }
 
 // An entry that another program adds with an ID of its own may have a sequence number beyond 2^53. The walks through a
-// stream used to stay at such an entry: no recurrence of its queue was planned any more, and a cancel never ended.
+// stream used to get stuck at such an entry: no recurrence of its queue was planned any more, and a cancel never ended.
 func TestWalksPassEntriesWithLargeSequenceNumbers(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		for _, seq := range []string{"99999999999999", "999999999999999", "1795286052123456789", "18446744073709551615"} {
 			if b.inProcess() && len(seq) > 18 {
-				continue // that server takes no larger ones
+				continue // this server takes no larger sequence numbers
 			}
 			b.do("DEL", b.k.Stream)
 			b.groups("holds", "unread")

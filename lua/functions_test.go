@@ -209,9 +209,10 @@ func TestDeadLetterAndReleaseAreRetries(t *testing.T) {
 	})
 }
 
-// A client of before keys of messages calls without turns. An entry with a key then stays pending if its retry had to
-// hold the key, so that a bridge takes it back. Every other entry of the call is settled, and so is a dead letter.
-// The whole call was refused, and a worker that repeated it stood still for ever.
+// A client without message keys calls without turns. An entry with a key then stays pending if its retry would have to
+// hold the key, and a bridge takes the entry back. Every other entry of the call is settled. An entry with a key that
+// becomes a dead letter is settled too. Regression: the whole call was refused, and a worker that repeated it stood
+// still for ever.
 func TestFunctionsWithoutTurnsLeaveARetryWithAKeyPending(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, s *redistest.Server) {
 		for _, x := range []struct {

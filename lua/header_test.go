@@ -63,7 +63,7 @@ func parseHeader(name, text string) (header, error) {
 			break
 		}
 		if i > 0 && strings.HasPrefix(line, "  ") {
-			continue // of the line above
+			continue // it continues the line above
 		}
 		section := 0
 		for s := 1; s < len(sections); s++ {

@@ -125,7 +125,7 @@ func TestAnAbsenceCountsForALeaseInItsTimeOnly(t *testing.T) {
 	})
 }
 
-// settle lends messages, and acknowledges them.
+// settle receives messages with a lease, and acknowledges them.
 func (b *rig) settle(within time.Duration, ids ...string) {
 	b.Helper()
 	for _, e := range b.lend(within, ids...) {
@@ -140,8 +140,9 @@ func numbered(n int) (ids []string) {
 	return ids
 }
 
-// Receives remove leases of what was settled, whenever these end: about as many as are held stay. An hour's worth of
-// them stayed while anything was pending, and each one for ever beside a bridge that does not know leases.
+// Receives remove leases of settled entries, whenever the leases end: about as many stay as entries are held.
+// Regression: while anything was pending, the leases of settled entries stayed until they ended; beside a bridge that
+// does not know leases they stayed for ever.
 func TestLeasesOfWhatIsSettledGoWithLaterOnes(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -155,8 +156,8 @@ func TestLeasesOfWhatIsSettledGoWithLaterOnes(t *testing.T) {
 	})
 }
 
-// A lease that ended long ago, while no bridge looked, stays for the next bridge. A receive removed it a minute after
-// its end: the entry came back after the visibility timeout.
+// A lease that ended long ago, while no bridge looked, stays for the next bridge. Regression: a receive removed it
+// a minute after its end, and the entry came back only after the visibility timeout.
 func TestALeaseOfWhatIsHeldIsNotForgotten(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -170,7 +171,7 @@ func TestALeaseOfWhatIsHeldIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A trim removes leases of what was settled, also while something is held. They stayed until their end.
+// A trim removes leases of settled entries, also while other entries are held. Regression: they stayed until their end.
 func TestATrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g")
@@ -197,7 +198,7 @@ func TestATrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
 	})
 }
 
-// A call that is not done with all leases that are over says so, unless a call for another group has to come first.
+// A reclaim that leaves ended leases says so, unless a reclaim for another group must deal with them first.
 func TestAReclaimSaysThatMoreLeasesAreOver(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		b.groups("g", "other")

@@ -64,8 +64,8 @@ func duration(n int64, unit time.Duration) time.Duration {
 
 // Trimmed is the result of one trim. Cursor is "" when the sweep has come to the end. Groups is the number of groups of
 // the stream; without any, nothing is freed. Windows is the number of ended dedup windows that were removed. Turns:
-// some message has a key, so PassTurns has work to do. Leases is the number of leases that were removed, because nobody
-// holds their entries any more.
+// some message has a key, so PassTurns has work to do. Leases is the number of leases that were removed because no
+// consumer holds their entries any more.
 type Trimmed struct {
 	Freed   int
 	Cursor  string

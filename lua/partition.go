@@ -143,11 +143,11 @@ func ReadCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) 
 const RegistryDeleted = "/deleted"
 
 // DeletedCounts returns the field of the registry with the partition counts that a queue had when it was deleted.
-// Clients that remember them forget them: see CurrentCounts.
+// Clients that remember these counts must forget them: see CurrentCounts.
 func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
 
-// Unregister removes a deleted queue and its partition counts from the registry, and notes there that they were
-// deleted. It also succeeds on a full server. It may be repeated.
+// Unregister removes a deleted queue and its partition counts from the registry, and notes there that the queue and
+// these counts were deleted. It also succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
 	fields := []string{RegistryDeleted, queue, queue, ""}
 	if had.Latest() > 1 {
@@ -168,8 +168,8 @@ var deleteEmptyScript = load("delete_empty", []string{
 	"policy", "seen", "calm", "planned", "turns", "leases", "rate"}, []string{"hold"}, nil)
 
 // DeleteEmpty deletes the keys of a partition, except its history, unless it holds a message, a recurrence or a push
-// target. It returns whether it did. With hold it keeps the policy, and holds the partition: messages that come
-// later wait in its schedule. It also succeeds on a full server. It may be repeated.
+// target. It reports whether it deleted them. With hold it keeps the policy, and sets its field held: messages that
+// come later wait in the schedule of the partition. It also succeeds on a full server. It may be repeated.
 func DeleteEmpty(ctx context.Context, c rueidis.Client, k Keys, hold bool) (deleted bool, err error) {
 	held := ""
 	if hold {
@@ -213,13 +213,13 @@ func Register(ctx context.Context, c rueidis.Client, g Globals, queues []string)
 
 // RegisterCounts adds queues and partition counts to the registry that bridges read, wakes the bridges if any was new,
 // and returns how many queues changed. Known counts stay. Bridges that were not woken see the queues at their next look
-// at the registry. It brings back counts that a queue had when it was deleted: a client that remembers counts calls
-// SyncCounts.
+// at the registry. It also registers counts that a queue had when it was deleted, so a client that remembers counts
+// must call SyncCounts instead.
 func RegisterCounts(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts) (int, error) {
 	return register(ctx, c, g, queues, "")
 }
 
-// withoutDeleted, before counts, has the script register leave out those of a deleted queue.
+// withoutDeleted is a prefix of counts: the script register then leaves out the counts of a deleted queue.
 const withoutDeleted = "-,"
 
 func register(ctx context.Context, c rueidis.Client, g Globals, queues map[string]Counts, mark string) (int, error) {
@@ -234,8 +234,8 @@ func register(ctx context.Context, c rueidis.Client, g Globals, queues map[strin
 	return int(n), err
 }
 
-// SyncCounts registers queues with the counts that the caller remembers, without those of deleted queues, and returns
-// the current ones: see CurrentCounts. Two round trips; one if it remembers one partition of each.
+// SyncCounts registers queues with the counts that the caller remembers, except counts of deleted queues. It returns
+// the current counts: see CurrentCounts. Two round trips; one if the caller remembers one partition for each queue.
 func SyncCounts(ctx context.Context, c rueidis.Client, g Globals,
 	remembered map[string]Counts) (map[string]Counts, error) {
 	if _, err := register(ctx, c, g, remembered, withoutDeleted); err != nil {
@@ -248,8 +248,8 @@ func SyncCounts(ctx context.Context, c rueidis.Client, g Globals,
 	return CurrentCounts(ctx, c, g, remembered)
 }
 
-// CurrentCounts returns, for each queue, the remembered counts with those in the registry, and without those that it
-// had when it was deleted and does not have again. One round trip.
+// CurrentCounts returns the current counts of each queue: the remembered counts and those in the registry, without
+// counts that the queue had when it was deleted and does not have again. One round trip.
 func CurrentCounts(ctx context.Context, c rueidis.Client, g Globals,
 	remembered map[string]Counts) (map[string]Counts, error) {
 	names := slices.Sorted(maps.Keys(remembered))

@@ -77,9 +77,8 @@ func TestRegisterKeepsEveryCount(t *testing.T) {
 	})
 }
 
-// Clients that remember the partition counts of a deleted queue used to add them to the queue of that name that was
-// made anew. A client that registers what it remembers, without a look, still does: its messages are in these
-// partitions.
+// Clients that remember the partition counts of a deleted queue used to register them when the queue was created again.
+// A client that registers remembered counts without a look still does: its messages are in these partitions.
 func TestCountsOfADeletedQueueAreForgotten(t *testing.T) {
 	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
 		c, g := server.Client(t), NewGlobals(server.Prefix(t))

@@ -13,7 +13,7 @@
 -- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned after this call; planning goes on at the end of the last one)
 -- ARGV[4] body (bytes, payload of each message; '' = none)
 -- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
--- ARGV[6...] at, due_ms (integers, Unix ms: the time that names the message; when it is due, 0 = only counted)
+-- ARGV[6...] at, due_ms (integers, Unix ms: the time in the message's ID; when it is due, 0 = count, add no message)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: verdict (1 = planned, 0 = the plan is another one), plan (string, the current one)
 -- Complexity: O(log n) per occurrence, n = scheduled messages
@@ -34,7 +34,7 @@ if #args > 5 then forget_left(due, name, plan) end -- else any of them may be un
 local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
-  -- A foreign message with the ID, in this partition or in another one (0), is neither overwritten nor taken back.
+  -- A foreign message with the ID is neither overwritten nor taken back. If it is in another partition, due_ms is 0.
   if args[i + 1] ~= '0' and not redis.call('ZSCORE', due, id) then
     plan.recent[#plan.recent + 1] = args[i]
     soonest = math.min(soonest or math.huge, tonumber(args[i + 1]))

@@ -10,7 +10,7 @@
 -- ARGV[4] limit (integer, entries at most)
 -- ARGV[5] within (integer, ms: the time in which the entries are to be done; recorded as a lease if neither this nor idle is 0)
 -- Returns: last (entry ID: the group has been given all entries up to it; '' = there may be more), held (integer: 1 = the workers are paused, nothing is given), then for each entry a list of its ID and its fields
--- Complexity: O(1) per entry, and the groups; and O(log n) for two leases per entry, 200 at most
+-- Complexity: O(1) per entry and per group; and O(log n) for two leases per entry, 200 at most
 -- If a command fails here: entries that were read are pending, and are reclaimed after the visibility timeout.
 -- Run twice: harmless; the second run gives the next entries.
 local stream, policy, leases, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

@@ -23,7 +23,7 @@
 -- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held; absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
 -- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
---   and leases (integer: 1 = some leases that were over are done with, and more are: call again)
+--   and leases (integer: 1 = the call dealt with some ended leases, and more have ended: call again)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
 -- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next entries.
@@ -84,7 +84,7 @@ local function end_lease(entry, within)
   claim(entry, holders, digits(within))
 end
 
--- Looks at the leases that are over, oldest first. Returns whether more are; and whether it is done with any.
+-- Looks at the ended leases, oldest first. Returns whether more have ended, and whether it dealt with any.
 local function end_leases()
   local over, done = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES'), false
   if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
@@ -93,9 +93,9 @@ local function end_leases()
     if ends > now then return false end
     if bytes >= max_bytes then return true, done end
     local within, entry, of = parts_of_lease(over[i])
-    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)[1] -- an error has none
-    local mine = not held or of == group -- else a call for its own group looks at it
-    local left = held and mine and tonumber(min_idle) - held[3] or 0 -- it was extended
+    local held = entry and redis.pcall('XPENDING', k.stream, of, entry, entry, 1)[1] -- an error reply has no [1]
+    local mine = not held or of == group -- otherwise a call for the lease's own group deals with it
+    local left = held and mine and tonumber(min_idle) - held[3] or 0 -- above 0 = the consumer extended the entry
     if held and mine and left <= 0 then
       left = left_of_lease(away, ends - within, within, shortest, now)
       if left <= 0 then end_lease(entry, within) end

@@ -184,8 +184,9 @@ func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string
 	}
 }
 
-// Occurrence is an occurrence to plan. At is its time, which names its message. Due is when the message is due. Taken:
-// another partition has a message with its ID, so that the occurrence counts as planned and is not added.
+// Occurrence is an occurrence to plan. At is the time of the occurrence, and part of the ID of its message. Due is the
+// time at which the message is due. Taken: another partition has a message with this ID, so the occurrence counts as
+// planned, and no message is added.
 type Occurrence struct {
 	At, Due time.Time
 	Taken   bool

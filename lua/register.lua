@@ -1,7 +1,7 @@
 -- register: adds queues and partition counts to the registry. They stay until the queue is deleted.
 -- Uses: base
 -- KEYS[1] queues (hash)
--- ARGV[1...] queue, counts (string; integers, comma separated; '-,' before them = without those of a deleted queue)
+-- ARGV[1...] queue, counts (string; integers, comma separated; prefix '-,' = leave out those of a deleted queue)
 -- Returns: integer, how many of the queues were not registered, or not with all of these counts
 -- Complexity: O(1) per queue
 -- If a command fails here: nothing can after the type check.
@@ -30,7 +30,7 @@ end
 -- The counts that the registry has in a field, as a set and as text.
 local function counts_in(field)
   local text = redis.call('HGET', queues, field) or ''
-  return add_counts({}, #text <= 1024 and text or ''), text -- all counts there can be are 914 bytes
+  return add_counts({}, #text <= 1024 and text or ''), text -- the longest valid text has 914 bytes
 end
 
 redis.call('HDEL', queues, SEP) -- removes nothing; after this write a full server accepts the others

@@ -15,7 +15,8 @@
 -- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', 'cancel', each may be followed by a space and the traceparent of the attempt, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered again, whatever the action was, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
---   and -1 if it has a key, would be scheduled again, and the call is without turns: it is still pending, or lost
+--   and -1 for an entry with a key that would be scheduled again, if the call is without turns: the entry is still
+--   pending, or lost
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0.

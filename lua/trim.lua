@@ -8,7 +8,7 @@
 -- ARGV[2] limit (integer, entries at most; at the head at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
 -- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
---   and leases (integer, those of entries that nobody holds any more, removed)
+--   and leases (integer, leases removed because no consumer holds their entries any more)
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
 --   and O(log n) for each of 200 leases
 -- If a command fails here: the rest stays for the next pass.
@@ -17,12 +17,12 @@ local stream, seen, turns, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local cursor, limit, max_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local LEASES_LOOKED_AT = 200
 
--- Returns how many leases it removed.
+-- Removes leases of entries that no consumer holds. Returns how many it removed.
 local function tidy_leases(pending)
   local known = redis.pcall('ZCARD', leases)
-  if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has none
+  if type(known) ~= 'number' or known == 0 then return 0 end -- a key of another type has no leases
   if pending > 0 then return forget_leases(leases, stream, known, LEASES_LOOKED_AT) end
-  local removed = redis.pcall('ZREMRANGEBYRANK', leases, 0, 999) -- nobody holds anything
+  local removed = redis.pcall('ZREMRANGEBYRANK', leases, 0, 999) -- no entry is held, so all leases may go
   return type(removed) == 'number' and removed or 0
 end
 

@@ -609,8 +609,8 @@ func TestSweepClearsPlacesThatNobodyIsIn(t *testing.T) {
 	})
 }
 
-// A call looks up the entries of some keys only, fewer with each group that holds anything. Keys behind them used to be
-// passed over in every round, for as long as the first ones stayed in flight.
+// A call looks up the entries of a limited number of keys. The number shrinks with each group that holds anything.
+// Later keys used to be skipped in every round, for as long as the first keys stayed in flight.
 func TestSweepWithManyGroupsComesToEveryKey(t *testing.T) {
 	everywhere(t, func(b *rig) {
 		if b.inProcess() { // too slow for so many groups

@@ -94,8 +94,8 @@ func TestADeletedQueueIsNotRegisteredAgain(t *testing.T) {
 	}
 }
 
-// A bridge kept the partition counts of a deleted queue, and registered them when the queue was made anew: its messages
-// went to partitions without groups and settings.
+// Regression: a bridge remembered the partition counts of a deleted queue, and registered them when the queue was
+// created again. Messages of the new queue went to partitions without groups and settings.
 func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -139,7 +139,7 @@ func TestAQueueThatIsMadeAnewHasNoneOfItsOldPartitions(t *testing.T) {
 	}
 }
 
-// A queue may grow while a bridge looks whether it was deleted.
+// A queue may grow while a bridge checks whether the queue was deleted.
 func TestAGrowthBesideALookAtADeletedQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -172,7 +172,8 @@ func (c *hookedClient) Do(ctx context.Context, command rueidis.Completed) rueidi
 	return c.Client.Do(ctx, command)
 }
 
-// madeAnew returns a bridge that knows four partitions of a queue. The queue was deleted, and made anew with one.
+// madeAnew returns a bridge that knows four partitions of a queue. The queue was then deleted, and created again
+// with one partition.
 func madeAnew(t *testing.T, c rueidis.Client, prefix, queue string) *Scheduler {
 	t.Helper()
 	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})

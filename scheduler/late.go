@@ -61,8 +61,8 @@ func (d *drainer) sawHeld(held bool) {
 	}
 }
 
-// report takes the result of a drain. It holds a lock for both facts, so that late never sees one without the other. It
-// is another lock than mu, because a line of the log may take long.
+// report takes the result of a drain. It sets wrongType and state under one lock, so that late never sees one without
+// the other. The lock is not mu, because writing a log line may take long.
 func (d *drainer) report(err error) {
 	d.reported.Lock()
 	defer d.reported.Unlock()

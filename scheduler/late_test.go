@@ -82,8 +82,8 @@ func TestStatusSaysWhenNobodyAnswers(t *testing.T) {
 	}
 }
 
-// A look at the status between the two facts of a failed drain used to call a broken queue late, so that the bridge was
-// unready.
+// A failed drain used to note its failure and the wrong type of the key in two steps. If the status was read between
+// them, it called a broken queue late, and the bridge was unready.
 func TestABrokenQueueIsNeverSeenAsLate(t *testing.T) {
 	t.Parallel()
 	d := newDrainer(nil, &loop.Reporter{Log: slog.New(slog.DiscardHandler), Activity: "drain"}, nil)

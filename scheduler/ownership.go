@@ -80,7 +80,7 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	return others
 }
 
-// forget removes partition counts of deleted queues from the known ones.
+// forget removes the partition counts of deleted queues from the known counts.
 func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
 	if len(deleted) == 0 {
 		return

@@ -155,7 +155,7 @@ func (s *Scheduler) readRegistry(ctx context.Context) error {
 	return s.syncRegistry(ctx)
 }
 
-// syncRegistry also forgets partition counts of deleted queues.
+// syncRegistry does the work of readRegistry. It also forgets partition counts of deleted queues.
 func (s *Scheduler) syncRegistry(ctx context.Context) error {
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
@@ -217,7 +217,7 @@ func (s *Scheduler) alive(ctx context.Context,
 	return found, errors.Join(errs...)
 }
 
-// registerRemembered registers queues with the counts that this bridge knows, and forgets those of deleted queues.
+// registerRemembered registers queues with the counts that this bridge knows. It forgets counts of deleted queues.
 func (s *Scheduler) registerRemembered(ctx context.Context, queues map[string]lua.Counts) error {
 	if len(queues) == 0 {
 		return nil

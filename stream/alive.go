@@ -39,8 +39,8 @@ func (u *pulse) hangs(now time.Time) time.Duration {
 
 // Alive returns an error if the worker hangs and must be restarted: a loop has been in a call to Redis, or in Settled,
 // for 30 s; or more than MaxAbandoned handlers ignore their contexts, and the excess ones keep their slots. Call it
-// every few seconds: it compares each loop with the last call. A slow handler is no error. An outage of Redis is none
-// either: the worker waits for its end. It does not touch Redis.
+// every few seconds: it compares each loop with the last call. A slow handler is no error. An outage of Redis is no
+// error either: the worker waits for its end. It does not touch Redis.
 func (w *Worker) Alive() error { return w.aliveAt(time.Now()) }
 
 func (w *Worker) aliveAt(now time.Time) error {

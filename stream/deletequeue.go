@@ -129,7 +129,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		}
 		return fail(had, keepQueue(ctx, c, prefix, queue, had))
 	}
-	// Partition 0 has all groups and the policy, see keepQueue. Before it goes, the others are looked at once more.
+	// Partition 0 has all groups and the policy, see keepQueue. Before it is removed, all others are checked once more.
 	order := slices.Concat(names[1:], names[1:], names[:1])
 	if force {
 		order = slices.Concat(names[1:], names[:1])
@@ -160,7 +160,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	return had, nil
 }
 
-// partitionsOf returns the least count that has all of these partitions, which are in order.
+// partitionsOf returns the smallest partition count of a queue that has all of these partitions, given in order.
 func partitionsOf(names []string) int {
 	_, last, _ := lua.SplitPartition(names[len(names)-1])
 	return last + 1
@@ -173,8 +173,8 @@ func lacksAny(names, wanted []string) bool {
 	return slices.ContainsFunc(wanted, func(name string) bool { return !slices.Contains(names, name) })
 }
 
-// someAreHeld reports whether partitions are held that partition 0, the first of these, is not: a deletion that was
-// killed holds what it has removed. One round trip.
+// someAreHeld reports whether some partitions are held while partition 0, the first name, is not: a deletion that was
+// killed leaves the partitions that it removed held. One round trip.
 func someAreHeld(ctx context.Context, c rueidis.Client, prefix string, names []string) (bool, error) {
 	held := make([]string, len(names))
 	questions := make([]view.Question, len(names))
@@ -194,21 +194,21 @@ func someAreHeld(ctx context.Context, c rueidis.Client, prefix string, names []s
 	return slices.ContainsFunc(held[1:], func(other string) bool { return other != held[0] }), nil
 }
 
-// keepQueue returns ErrNotEmpty with what the queue holds. Before, it gives removed partitions their groups and policy
-// again. Partition 0 is removed last, so it still has the groups and the policy. Until a removed partition has its
-// groups, its policy holds it: a message that comes meanwhile reaches every group.
+// keepQueue restores the groups and the policy of removed partitions, and returns ErrNotEmpty with the contents of the
+// queue. It copies from partition 0, which is removed last. A removed partition is held by its policy until it has its
+// groups, so a message that comes meanwhile reaches every group.
 func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had Contents) error {
 	err := refusal(had)
 	kept := partitionSync{c: c, prefix: prefix, queue: queue}
 	if failed := kept.all(ctx); failed != nil {
-		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing, until the queue is given the "+
-			"partitions that it has: %w", err, failed)
+		return fmt.Errorf("%w; some partitions lack groups and policy, and deliver nothing: set the partition count of the "+
+			"queue to its present value, which restores them: %w", err, failed)
 	}
 	return err
 }
 
-// releaseEmpty removes the policies that hold removed partitions. A partition that was given messages meanwhile keeps
-// its settings, and is not held any more: a bridge that finds the messages moves them to partition 0.
+// releaseEmpty deletes the policies that hold removed partitions. If a partition has got messages meanwhile, it only
+// ends the hold, and keeps the other settings: a bridge that finds the messages moves them to partition 0.
 func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
 	return view.EachPartition(names, func(_ int, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -300,7 +300,7 @@ func fieldsOf(c rueidis.Client, key string, names *[]string) view.Question {
 }
 
 // removePartition removes all keys of a partition. Without force it fails with ErrNotEmpty if the partition holds
-// anything at that moment, and with hold it leaves a policy under which nothing becomes ready.
+// anything at that moment. Without force and with hold it leaves a policy under which nothing becomes ready.
 func removePartition(ctx context.Context, c rueidis.Client, k lua.Keys, force, hold bool) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()

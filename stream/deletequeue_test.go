@@ -225,7 +225,8 @@ func TestAFullServerHasQueuesDeleted(t *testing.T) {
 	redistest.Want(t, "registry", fmt.Sprint(registry, err), fmt.Sprint(map[string]string{lua.RegistryDeleted: queue}, nil))
 }
 
-// A worker that goes on makes its queue again. It used to bring all partitions back, without the groups of others.
+// A running worker creates a deleted queue again. It used to bring back all partitions, without the groups of other
+// workers.
 func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -244,9 +245,9 @@ func TestAWorkerThatGoesOnBringsNoPartitionsBack(t *testing.T) {
 	redistest.Want(t, "grown again", r.grow(4).String(), "1,4")
 }
 
-// A message that became ready in a removed partition, before the deletion was refused or killed, was freed as soon as
-// the first group that came back had acknowledged it: the other groups never got it. It was delivered in spite of a
-// pause, too.
+// Regression: a message became ready in a removed partition, before the deletion was refused or killed. It was freed as
+// soon as the first group that was created again had acknowledged it: the other groups never got it. It was also
+// delivered in spite of a pause.
 func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -310,7 +311,7 @@ func TestNothingBecomesReadyWhileAQueueIsBeingDeleted(t *testing.T) {
 	}
 }
 
-// mailerHeals does what a worker of the group mailer does when its group is lost.
+// mailerHeals creates the group mailer where it is lost, and handles the entries, like a worker of this group.
 func mailerHeals(t *testing.T, r *queuetest.Rig) {
 	t.Helper()
 	if _, err := lua.EnsureGroup(t.Context(), r.Client, r.Keys, "mailer"); err != nil {
@@ -344,7 +345,8 @@ func TestADeletionHoldsNothingWhenItEnds(t *testing.T) {
 	redistest.Want(t, "settings", fmt.Sprint(r.Texts("HKEYS", part.Keys.Policy)), "[max_attempts]")
 }
 
-// A deletion that was killed leaves partitions without groups, also where the queue was held before.
+// A deletion that was killed leaves partitions without groups. A repeated deletion that is refused restores the groups,
+// also if the queue was held before.
 func TestARefusedDeletionMendsPartitionsWithoutGroups(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

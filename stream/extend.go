@@ -22,7 +22,7 @@ type delivery struct {
 
 	handling handling // not used for a retry of another group
 
-	slotReturned bool // its settlement fails, and its slot was given back; used by settler
+	slotReturned bool // its settlement failed, and its slot was freed; used by settler
 
 	// Written when the handling ends.
 	panicked bool

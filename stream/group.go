@@ -25,20 +25,22 @@ func (p *partitionWorker) heal(ctx context.Context) error {
 }
 
 const (
-	countPatience = time.Second // how long a new group of partition 0 waits for the registry
-	findPatience  = time.Second // time limit of a look at partitions that may exist
-	findBatch     = 16          // partitions in such a look
+	countPatience = time.Second // wait of a worker with a new group for the registry
+	findPatience  = time.Second // time limit of one look for further partitions
+	findBatch     = 16          // partitions in one look
 )
 
-// createElsewhere creates a group that is new in partition 0 in the other partitions too, while the registry cannot be
-// read. Else, until the registry is back, the other groups would free messages of those partitions that this group
-// never got. A growth gives each new partition groups before it publishes the count, so the partitions end at the first
-// one without a group. Partitions that cannot be reached get the group when the registry has been read.
+// createElsewhere creates the worker's group in the other partitions, after the worker has created it in partition 0
+// and while the registry cannot be read. Otherwise the other groups would acknowledge messages of these partitions, and
+// the messages would be freed before this group got them. The registry would tell the partitions. Without it,
+// createElsewhere stops at the first partition without a group, because a growth gives each new partition groups before
+// it publishes the count. A partition whose server cannot be reached gets the group as soon as the registry has been
+// read.
 func (w *Worker) createElsewhere(ctx context.Context) error {
 	wait := time.NewTimer(countPatience)
 	defer wait.Stop()
 	select {
-	case <-w.counted: // each partition has a worker, which creates the group
+	case <-w.counted: // each partition has a partitionWorker, which creates the group
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -58,8 +60,8 @@ func (w *Worker) createElsewhere(ctx context.Context) error {
 	return nil
 }
 
-// findGroups returns those of some partitions that have groups. end means that one of them has none; those behind it
-// are left out.
+// findGroups returns the given partitions that have groups, up to the first one without a group. end is true if it
+// found such a partition. Partitions whose servers cannot be reached are left out.
 func (w *Worker) findGroups(ctx context.Context, names []string) (there []string, end bool) {
 	ctx, cancel := context.WithTimeout(ctx, findPatience)
 	defer cancel()

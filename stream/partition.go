@@ -87,8 +87,8 @@ type partitionSync struct {
 	done  int
 }
 
-// all copies groups before the policy: a partition that a deletion of the queue has begun to remove delivers nothing
-// until it has the policy.
+// all copies the groups before the policy. A partition that a deletion has removed is held by its own policy. Nothing
+// becomes ready in it until it has the queue's policy, and then it has all groups.
 func (s *partitionSync) all(ctx context.Context) error {
 	if err := s.groups(ctx); err != nil {
 		return err

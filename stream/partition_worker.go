@@ -38,7 +38,7 @@ type partitionWorker struct {
 
 	// Used by the read loop only.
 	joined   bool          // the group has been found or created
-	created  bool          // this worker created it
+	created  bool          // this worker created the group
 	start    view.EntryID  // last entry delivered to the group at that time
 	doubt    bool          // a read failed, and the server may still execute it
 	cutOff   bool          // the stop interrupted the last read, and the server may still execute it
@@ -46,12 +46,12 @@ type partitionWorker struct {
 	lookedAt time.Time     // when a busy worker last asked for a read of the policy
 	patience time.Duration // time limit of a read with no or a short BLOCK
 
-	// Steps become smaller when a time limit cuts them off, because the entries may be large and the link slow.
+	// A step that exceeds its time limit is followed by smaller ones: the entries may be large, and the link slow.
 	readStep  int            // most entries of the next read
 	fetchStep int            // most entries of the next fetch
-	failed    map[string]int // entries that were fetched alone, and did not come in time: how often
+	failed    map[string]int // entry → how often it was fetched alone and came too late
 
-	looked uint64 // of the claims of the read loop: see claim.looked
+	looked uint64 // for the claims of the read loop: see claim.looked
 
 	tell observe.Series // nil = no observer
 
@@ -150,8 +150,8 @@ func (p *partitionWorker) drainHandlers(stop context.CancelCauseFunc) int {
 }
 
 // leave releases entries that a cut-off read delivered to this consumer but the worker never saw, and removes the
-// consumer if it holds nothing. If this fails, the reclaimer does it. A worker that has not joined its group was given
-// nothing: what its consumer name holds belongs to a worker of before, or to another one of that name.
+// consumer if it holds nothing. If this fails, the reclaimer does it. A worker that has not joined its group got no
+// entries: those of its consumer name belong to an earlier worker, or to another one of the same name.
 func (p *partitionWorker) leave() {
 	if !p.joined {
 		return

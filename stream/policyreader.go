@@ -15,13 +15,13 @@ import (
 const (
 	// knownPatience is the time limit of a read of a cluster's defaults when older ones are known.
 	knownPatience = 500 * time.Millisecond
-	// knownFor is the time after a successful read of a cluster's defaults in which they are not read again.
+	// knownFor is the time for which defaults of a cluster are used without another read.
 	knownFor = time.Second
 )
 
 // PolicyReader reads policies repeatedly, and may be shared by all users of a prefix. On a cluster the defaults are on
-// another server than most queues. While their server is away, the last known defaults stay in force, so that the
-// settings of other queues are read all the same. It is safe for concurrent use.
+// another server than most queues. While that server is away, the last known defaults stay in use, so that
+// the policies of queues on other servers can still be read. It is safe for concurrent use.
 type PolicyReader struct {
 	prefix string
 
@@ -46,7 +46,7 @@ func (r *PolicyReader) Run(ctx context.Context, c rueidis.Client) {
 	}
 }
 
-// Read is ReadPolicies. On a cluster it fails for want of the defaults only while none were ever read.
+// Read is ReadPolicies. On a cluster, defaults that cannot be read make it fail only if none were ever read.
 func (r *PolicyReader) Read(ctx context.Context, c rueidis.Client, queue string,
 	groups []string) (policies map[string]Policy, warning, err error) {
 	if c.Mode() != rueidis.ClientModeCluster {

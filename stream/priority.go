@@ -25,7 +25,7 @@ type claim struct {
 	line   *line
 	why    need
 	most   int
-	looked *uint64  // of the claimant: order.reads + 1 at its last look; guarded by slots.mu
+	looked *uint64  // kept by the claimant: order.reads + 1 at its last look; guarded by slots.mu
 	got    chan int // buffered for one
 }
 
@@ -61,9 +61,10 @@ func (o *order) isEligible(c *claim, first *line) bool {
 	return c.why == needLook || c.line == first
 }
 
-// isBefore reports whether a claim is served before another one that is older. A partition without work looks before
-// one with work reads, or nobody would learn that it has work: a look takes few slots, for a short time. But it looks
-// once between two reads: a chain of looks over a slow connection would never let the partition with work read.
+// isBefore reports whether a claim is served before an older one. The look of a partition without work goes before the
+// read of a partition with work: a look takes few slots, for a short time, and finds new work. But such a partition
+// looks only once between two reads. Over a slow connection a chain of looks would otherwise let no partition with work
+// read.
 func (o *order) isBefore(c, older *claim) bool {
 	if own, other := o.looksAgain(c), o.looksAgain(older); own != other {
 		return other

@@ -495,8 +495,9 @@ func TestAQueueThatCannotBeSettledKeepsNoSlots(t *testing.T) {
 	}
 }
 
-// A partition whose settlements failed reads nothing until all that waited is settled. Regression: one settled batch
-// let it read with all slots again. On a connection that failed now and then the worker held more and more.
+// A partition whose settlements failed reads nothing until all its waiting deliveries are settled. Regression: after
+// one settled batch it read with all slots again. On a connection that failed now and then the worker held more and
+// more.
 func TestAPartitionReadsWhenAllOfItIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -542,7 +543,7 @@ func shaOfAck() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// gatedClient refuses a script that is called with a key, but for some calls.
+// gatedClient refuses a script that is called with a certain key, except for some calls.
 type gatedClient struct {
 	rueidis.Client
 	key, script      string

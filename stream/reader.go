@@ -84,7 +84,7 @@ func (p *partitionWorker) readOnce(ctx, hard context.Context) error {
 	if r.slots == 0 {
 		return nil
 	}
-	if p.settle.failing.Load() { // these slots may be those of its own unsettled deliveries
+	if p.settle.failing.Load() { // its own unsettled deliveries may have freed these slots
 		p.slots.put(r.slots)
 		p.wasRead(r, 0, nil)
 		loop.SleepUntil(ctx, heldLook, p.resumed)
@@ -241,14 +241,15 @@ func (p *partitionWorker) findStart(ctx context.Context) error {
 }
 
 const (
-	// fetchBatch is how many entries, given to this consumer before, one step fetches.
+	// fetchBatch is the most entries, given to this consumer before, that one step fetches.
 	fetchBatch = 20
-	// fetchTries is how often an entry is fetched alone. After that it is left to the reclaimer.
+	// fetchTries is the number of times that an entry may be fetched alone and come too late. Then it is left to the
+	// reclaimer.
 	fetchTries = 3
 )
 
-// nextStep returns the most entries of the next step: half as many after a step of n that its time limit cut off, else
-// twice as many as before.
+// nextStep returns the most entries of the next step: half of n after a step of n entries that exceeded its time limit,
+// else twice as many as before.
 func nextStep(step, n, limit int, err error) int {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return max(1, n/2)
@@ -286,11 +287,11 @@ func (p *partitionWorker) takeUp(ctx, hard context.Context, entries []string) (u
 	return used, err
 }
 
-// fetch reads the first n of some entries that nobody extends yet. It extends all of them: on a slow server the last
-// ones would otherwise be reclaimed while the first ones are fetched, and then be handled twice.
+// fetch reads the first n of some entries that no loop extends yet. It extends all of them. On a slow server the last
+// entries would otherwise be reclaimed while the first ones are fetched, and then be handled twice.
 func (p *partitionWorker) fetch(ctx context.Context, entries []string, n int) (all []rueidis.XRangeSlice, err error) {
 	limit := loop.CallTimeout
-	if n == 1 { // it may be large, but it must not be reclaimed meanwhile
+	if n == 1 { // the entry may be large, but must not be reclaimed meanwhile
 		limit = min(loop.PassTimeout, max(limit, p.policy.Load().VisibilityTimeout/2))
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -328,7 +329,7 @@ func (p *partitionWorker) fetch(ctx context.Context, entries []string, n int) (a
 	return all, err
 }
 
-// cameLate notes that an entry alone could not be fetched in time.
+// cameLate notes that an entry was fetched alone and came too late.
 func (p *partitionWorker) cameLate(entry string) {
 	p.failed[entry]++
 	if p.failed[entry] == fetchTries {

@@ -65,7 +65,7 @@ func (w *Worker) watch(ctx context.Context, start func(*partitionWorker)) {
 		}
 		if time.Since(registered) >= registerInterval {
 			if found, err = w.register(ctx, counts); err == nil {
-				counts, registered = found, time.Now() // without those of a deleted queue
+				counts, registered = found, time.Now() // without counts of a deleted queue
 			}
 		}
 		if !loop.SleepUntil(ctx, PolicyInterval, w.look) {

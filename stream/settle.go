@@ -37,8 +37,8 @@ type settler struct {
 
 	passes pulse
 
-	failing atomic.Bool  // a call failed, and the partition reads nothing until all deliveries of then are settled
-	without atomic.Int64 // unsettled deliveries whose slots were given back
+	failing atomic.Bool  // the partition does not read: after a failed call, until without is zero
+	without atomic.Int64 // unsettled deliveries whose slots were freed
 
 	mu    sync.Mutex
 	acks  []*delivery
@@ -164,7 +164,7 @@ func (s *settler) nextAcks() []*delivery {
 		if s.w.heldAt(d, now).ID == "" {
 			return 0
 		}
-		return len(d.msg.Payload) // to compare the ID the script reads the entry
+		return len(d.msg.Payload) // the script reads the entry to compare the ID
 	})
 }
 
@@ -345,10 +345,10 @@ func (d *delivery) hasSlot() bool {
 	return !d.foreign() && !d.handling.keepsSlot && !d.slotReturned
 }
 
-// returnSlots gives back the slots of a batch that could not be settled, and of all deliveries that wait behind it, so
-// that a partition whose settlements fail keeps no slots from the others. Their handlers have ended. The partition
-// reads nothing until all of these are settled, so it never holds more than twice as many messages as there are
-// slots: a read may be under way. The only partition of a worker keeps its slots.
+// returnSlots frees the slots of a batch that could not be settled, and of all deliveries that wait behind it: other
+// partitions can use them. The handlers of these deliveries have ended. The partition reads nothing until all of them
+// are settled. A read may be under way, so the partition never holds more than twice as many messages as there are
+// slots. The only partition of a worker keeps its slots.
 func (s *settler) returnSlots(batch []*delivery) {
 	if s.w.worker.parts.Load() == 1 {
 		return
@@ -371,7 +371,7 @@ func (s *settler) returnSlots(batch []*delivery) {
 	s.w.slots.put(slots)
 }
 
-// resume lets the partition read again when every delivery whose slot was given back is settled.
+// resume lets the partition read again when every delivery whose slot was freed is settled.
 func (s *settler) resume() {
 	if s.without.Load() == 0 && s.failing.Swap(false) {
 		loop.Poke(s.w.resumed)

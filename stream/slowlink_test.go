@@ -14,8 +14,8 @@ import (
 	"github.com/duestream/duestream/internal/view"
 )
 
-// narrowClient simulates a slow link: replies that bring more than `most` entries, or the entry never, arrive too late.
-// The server has executed the call.
+// narrowClient simulates a slow link: a reply with more than `most` entries, or with the entry `never`, arrives too
+// late. The server has executed the call.
 type narrowClient struct {
 	rueidis.Client
 	most  int
@@ -54,15 +54,15 @@ func (c *narrowClient) DoMulti(ctx context.Context, cmds ...rueidis.Completed) [
 	return replies
 }
 
-// late waits until the time limit of a call is over. It returns the reply of such a call.
+// late waits for the time limit of a call, and returns the reply to a call that exceeded it.
 func late(ctx context.Context) rueidis.RedisResult {
 	<-ctx.Done()
 	return rueidis.NewErrorResult(ctx.Err())
 }
 
-// Over a slow link, a read of many large entries takes longer than its time limit. The worker then fetches what the
-// server gave it, and that takes too long as well. It fetched and extended all of them again and again: no handler
-// began, and no bridge took them back.
+// Over a slow link, a read of many large entries exceeds its time limit. The worker then fetches the entries that the
+// server gave it, and that takes too long as well. Regression: the worker fetched and extended all of them again and
+// again. No handler began, and no bridge took them back.
 func TestLargeEntriesOverASlowLinkAreReadInSmallerSteps(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -95,7 +95,7 @@ func TestEntryThatCannotBeFetchedIsLeftToTheBridge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.served[0].joined = true // it read them itself, and the connection broke
+	w.served[0].joined = true // the worker read the entries itself, and the connection broke
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

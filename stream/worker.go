@@ -41,8 +41,8 @@ type WorkerConfig struct {
 	Prefix string // of all keys; default lua.DefaultPrefix
 	Queue  string
 
-	// Policies reads the policies of this prefix. Workers of one process may share it: on a cluster a worker that starts
-	// while the master of the defaults is away uses those that another one has read. Default: one of its own.
+	// Policies reads the policies of this prefix. Workers of one process may share it: on a cluster, a worker that starts
+	// while the master of the defaults is away then uses the defaults that another worker has read. Default: a new one.
 	Policies *PolicyReader
 
 	// Queues, instead of Queue, names several queues that share the slots. While several have a backlog, each gets its
@@ -186,7 +186,7 @@ type Worker struct {
 
 	look      chan struct{} // poked: read the registry
 	forgotten atomic.Bool   // register the queue again
-	counted   chan struct{} // closed when the registry has been read
+	counted   chan struct{} // closed after the first successful read of the partition counts
 
 	asked   sync.Mutex // held by Alive
 	watches pulse

@@ -126,7 +126,7 @@ func TestStoppedWorkerReleasesWhatItNeverSaw(t *testing.T) {
 	}
 	w.served[0].leave()
 	redistest.Want(t, "released before it joined", w.Stats().Released, uint64(0))
-	w.served[0].joined = true // it read them itself, and the connection broke
+	w.served[0].joined = true // the worker read the entries itself, and the connection broke
 	w.served[0].leave()
 	redistest.Want(t, "pending", r.Pending("g"), int64(0))
 	redistest.Want(t, "released", w.Stats().Released, uint64(n))
@@ -154,7 +154,7 @@ func TestWorkerTakesUpWhatItWasGivenAndNeverSaw(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.served[0].joined = true // it read them itself, and the connection broke
+	w.served[0].joined = true // the worker read the entries itself, and the connection broke
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
@@ -198,8 +198,8 @@ func TestWorkerLeavesWhatItsNameHeldBeforeToTheReclaimer(t *testing.T) {
 	}
 }
 
-// Regression: a worker that was stopped while it could not join released what its consumer name held. The attempt
-// that had killed the worker of before did not count.
+// Regression: a worker that was stopped before it could join its group released the entries of its consumer name. The
+// attempt that had killed the earlier worker did not count.
 func TestAWorkerThatNeverJoinedReleasesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

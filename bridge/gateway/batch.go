@@ -104,7 +104,7 @@ func (c *call) publishLines() error {
 	defer c.streams.end(c.grant.Name())
 	if c.streams.begin(c.grant.Name()) {
 		return &problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
-			Detail: "this gateway reads as many streams, or as many of this token, as it may: try again"}
+			Detail: "this gateway, or this token, has the most streams that are read at the same time: try again"}
 	}
 	rc := http.NewResponseController(c.w)
 	_ = rc.EnableFullDuplex() // for HTTP/1.1; HTTP/2 is always full duplex

@@ -26,14 +26,14 @@ type share struct {
 	total int
 }
 
-// begin counts one more for a token, even above the limits. It reports whether the token, or the sum of all tokens, is
+// begin adds one to a token's count, even above the limits. It reports whether the token, or the sum of all tokens, is
 // over its limit now.
 func (s *share) begin(token string) (over bool) { return s.add(token, 1) }
 
 // end counts one less for a token.
 func (s *share) end(token string) { s.add(token, -1) }
 
-// add adds n, which may be negative, to a token's count. It reports whether a limit is passed now, as begin does.
+// add adds n, which may be negative, to a token's count. Like begin it reports whether a limit is exceeded now.
 func (s *share) add(token string, n int) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A gateway used to have one lock for all changes of policies. While the master of one queue hung, the changes of the
-// policies of all others failed.
+// A gateway used to have one lock for the policies of all queues. While the master of one queue hung, policy changes of
+// all other queues failed.
 func TestAMasterThatIsAwayKeepsNoOtherPolicyFromBeingChanged(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)

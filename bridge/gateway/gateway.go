@@ -166,9 +166,9 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// Connections returns how many connections a listener for the gateway should keep open at most. Over HTTP/1.1 each
-// caller that waits, and each stream of lines, holds a connection. MaxPolls limits both. Two connections for each of
-// MaxRequests are left for other callers.
+// Connections returns the most connections that a listener for the gateway should keep open. Over HTTP/1.1 each waiting
+// caller and each stream of lines holds a connection, and MaxPolls limits each of the two. Twice MaxRequests
+// connections are left for other callers.
 func (g *Gateway) Connections() int { return 2*g.cfg.MaxPolls + 2*g.cfg.MaxRequests }
 
 // NewServer returns a server for a Gateway, with limits on time and memory for each connection. It speaks HTTP/1.1,

@@ -97,8 +97,8 @@ const largeAnswer = 64 << 10
 var errLeft = errors.New("too many answers to this token wait to be read")
 
 // aside makes a write of size bytes count for the token instead of as busy, until back is called. A token that has
-// reached its limit of answers gets a refusal. Over HTTP/2 the refusal may wait to be read as well, so above twice
-// the limit the stream ends without an answer, and every later write fails: the caller must not get a part of it.
+// reached its limit of answers gets a refusal. Over HTTP/2 the refusal may wait to be read as well. So above twice the
+// limit the stream ends without an answer, and every later write fails: the caller must not get a part of an answer.
 func (w *reply) aside(size int) (back func(), err error) {
 	if w.left {
 		return nil, errLeft

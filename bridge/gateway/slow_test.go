@@ -320,8 +320,8 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 	r.do("GET", "/v1/queues/other/messages/one", "", "Authorization: Bearer "+weak).want(http.StatusOK)
 }
 
-// An answer that was left out, because too many wait, stays so: flushing it fails, also when fewer wait by then. It
-// succeeded, the stream was reset, and what the answer should have carried was not given back.
+// An answer is left out when too many answers wait. Flushing it fails, even when fewer wait by then. Regression: the
+// flush succeeded, so the messages of the answer were not given back, although the stream was reset.
 func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
 	t.Parallel()
 	g := &Gateway{answers: share{most: 1}}

@@ -22,7 +22,7 @@ type targets struct {
 	unread map[string]error // queues whose targets could not be read
 }
 
-// err stands for the errors of all queues; one that does not pass by itself comes first.
+// err returns one error for all unread queues. It wraps an error that does not pass by itself, if any queue has one.
 func (t targets) err() error {
 	var first error
 	for _, queue := range slices.Sorted(maps.Keys(t.unread)) {
@@ -36,13 +36,13 @@ func (t targets) err() error {
 	return fmt.Errorf("read the targets of %d queues: %w", len(t.unread), first)
 }
 
-// otherType stands for the targets of a queue whose key has another Redis type.
+// otherType is the stored text for a queue whose key of targets has another Redis type.
 const otherType = "of another type"
 
-// existsBatch is the number of keys in one EXISTS, and of questions that a cluster is asked together.
+// existsBatch is the number of keys in one EXISTS, and of questions to a cluster in one batch.
 const existsBatch = 500
 
-// mostAsked is how many batches of questions a cluster is asked concurrently.
+// mostAsked is the number of batches of questions that are sent to a cluster concurrently.
 const mostAsked = 8
 
 // queues returns all registered queues.
@@ -52,9 +52,10 @@ func (s *Store) queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, s.client, s.prefix)
 }
 
-// all returns the stored texts of the targets of queues. For queues without targets at the last time it asks whether
-// they have some now: for hundreds of queues in one EXISTS, or on a cluster with one EXISTS a queue, sent together. A
-// queue that cannot be read affects no other; a master of a cluster that does not answer costs twice loop.CallTimeout.
+// all returns the stored texts of the targets of queues. If a queue had no targets at the last look, it first asks
+// whether the queue has some now: one EXISTS asks for hundreds of queues; on a cluster it sends one EXISTS for each
+// queue, in batches. A queue that cannot be read affects no other. A master that does not answer costs twice
+// loop.CallTimeout.
 func (s *Store) all(ctx context.Context, queues []string, had map[string]bool) targets {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
@@ -71,7 +72,7 @@ func (s *Store) all(ctx context.Context, queues []string, had map[string]bool) t
 	return found
 }
 
-// withTargets returns the queues that have targets, and adds those that cannot be asked to unread.
+// withTargets returns the queues that have targets. Queues that cannot be asked are added to unread.
 func (s *Store) withTargets(ctx context.Context, queues []string, unread map[string]error) (have []string) {
 	size := existsBatch
 	if s.isCluster() {
@@ -133,8 +134,8 @@ func (s *Store) read(ctx context.Context, queues []string, found targets) {
 	}
 }
 
-// askEach asks questions, and returns the error of each one. On a cluster it gives up those that are not answered
-// within loop.CallTimeout: their master is away.
+// askEach asks questions, and returns the error of each one. On a cluster a question without an answer within
+// loop.CallTimeout fails: its master is away.
 func (s *Store) askEach(ctx context.Context, questions []view.Question) []error {
 	errs := make([]error, len(questions))
 	limit, size := loop.PassTimeout, len(questions)

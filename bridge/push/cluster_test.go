@@ -13,8 +13,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// newRigOnMasters returns a rig on a cluster, a queue on a master that has no key shared by all queues, that master,
-// and a queue on another one.
+// newRigOnMasters returns a rig on a cluster. The queue away is on master, which holds none of the keys that all queues
+// share. The queue here is on another master.
 func newRigOnMasters(t *testing.T) (g *rig, away string, master *redistest.Server, here string) {
 	t.Helper()
 	c := redistest.Cluster(t, 3, 0)
@@ -61,8 +61,8 @@ func (g *rig) serves(r *Runner, want ...place) {
 	})
 }
 
-// While a master was away every look at the targets used to fail: no change was taken up, and a process that started
-// posted nothing.
+// While a master was away, every read of the targets used to fail: no change of a target took effect, and a process
+// that started posted nothing.
 func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){
@@ -98,8 +98,8 @@ func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 	}
 }
 
-// A probe, and a changed target, need a new worker. It once waited for the defaults: while their master was away, a
-// target whose circuit had opened, or that was changed, was posted nothing.
+// A probe, and a changed target, need a new worker. The new worker used to wait for the defaults. While their master
+// was away, a target that was changed, or whose circuit had opened, received no requests.
 func TestAMasterOfTheDefaultsThatIsAwayKeepsNoTargetFromBeingPosted(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

@@ -105,9 +105,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 	}, nil
 }
 
-// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error, nor is a
-// master of a cluster that is away and has messages of no target, because the others are served. Ready does not touch
-// Redis.
+// Ready returns an error while reading targets or messages fails, else nil. A target that is down is no error. A master
+// of a cluster that is away is no error if it holds no queue with targets. Ready does not touch Redis.
 func (r *Runner) Ready() error {
 	var errs []error
 	if why := r.state.Trouble(); why != "" {
@@ -163,8 +162,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// look reads the targets, and starts, changes or stops their services to match. What cannot be read goes on unchanged.
-// away is set instead of err if only some masters of a cluster cannot be reached: the queues of the others are served.
+// look reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go on
+// unchanged. If only some masters of a cluster cannot be reached, look returns away and no err: the queues of the other
+// masters are served.
 func (r *Runner) look(ctx context.Context) (away, err error) {
 	queues, failed := r.store.queues(ctx)
 	if failed == nil {
@@ -185,7 +185,7 @@ func (r *Runner) look(ctx context.Context) (away, err error) {
 	return nil, err
 }
 
-// follow starts, changes and stops services to match what was found.
+// follow starts, changes and stops services to match the targets that were found.
 func (r *Runner) follow(ctx context.Context, found targets) {
 	isGone := func(at place) bool {
 		_, there := found.texts[at]

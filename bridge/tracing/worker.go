@@ -201,9 +201,9 @@ const (
 	unreachable    bridge.Settlement = "unreachable"
 )
 
-// interrupted returns the settlement for the cause that ended a handler's context; "" = Settled will tell it. A worker
-// that stops may end before it has settled the delivery. In the other cases it may have abandoned the handler and
-// settled the delivery already, and then calls Settled no more.
+// interrupted returns the settlement for the cause that ended a handler's context. "" = Settled will tell the
+// settlement. After the other causes Settled may not be called: a worker that stops may end before it has settled the
+// delivery, and a worker that abandoned the handler may have settled the delivery already.
 func interrupted(cause, err error) bridge.Settlement {
 	switch {
 	case errors.Is(cause, bridge.ErrStopping) && err != nil:

@@ -318,8 +318,8 @@ func TestSettledDeliveriesAreForgotten(t *testing.T) {
 		runtime.AddCleanup(m, func(int) { forgotten.Add(1) }, 0)
 		deliver(cfg, ctx, m, bridge.Retried)
 	}
-	// An abandoned handler returns after its delivery was settled, so Settled is not called any more.
-	// Its context may have been cancelled for another reason before its time was over.
+	// An abandoned handler returns after its delivery was settled, so Settled is not called any more. Before the handler
+	// timeout, another cause may have cancelled its context.
 	for _, cause := range []error{bridge.ErrHandlerTimeout, bridge.ErrLost, bridge.ErrUnreachable, bridge.ErrCancelled} {
 		late, end := context.WithCancelCause(context.Background())
 		end(cause)

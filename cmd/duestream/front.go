@@ -32,7 +32,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-const gatewayAskedEach = 2 * time.Second // time limit of /readyz for its question to Redis
+const gatewayAskedEach = 2 * time.Second // time limit of the question of /readyz to Redis
 
 // frontOptions are the HTTP flags of gateway and serve.
 type frontOptions struct {
@@ -391,7 +391,7 @@ func serveHTTP(ctx context.Context, server *http.Server, socket net.Listener, pa
 	return nil
 }
 
-// reaches returns an error for /readyz if Redis does not answer; of a cluster, if no node does.
+// reaches returns an error for /readyz if Redis does not answer. On a cluster, one node that answers is enough.
 func reaches(r *bridge.Redis) error {
 	if r == nil {
 		return errStarts

@@ -203,7 +203,7 @@ func TestGatewayWaitsForAServerThatAnswersNoReadsYet(t *testing.T) {
 	}
 }
 
-// Readiness used to be asked of a random node of a cluster. While one of three hung, each third answer was 503.
+// /readyz used to ask a random node of a cluster. While one of three nodes hung, every third answer was 503.
 func TestAGatewayIsReadyWhileAnyNodeOfItsClusterAnswers(t *testing.T) {
 	t.Parallel()
 	c := redistest.Cluster(t, 3, 0)

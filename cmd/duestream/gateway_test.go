@@ -98,8 +98,8 @@ func TestGatewayRefusesWhatItCannotListenOn(t *testing.T) {
 	}
 }
 
-// Regression: a gateway took as many connections as callers that may wait. When so many waited, everybody else's
-// connection was never accepted: nobody could publish or settle, and nobody got an answer.
+// Regression: a gateway accepted only as many connections as callers may wait. When that many waited, it accepted no
+// other connection: no client could publish or settle, and no new request got an answer.
 func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	c := newCLI(t)
@@ -145,7 +145,7 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		decode(t, c.ok("token", "add", fmt.Sprint("t", i), "--verb", "publish,consume", "-q", "q", "--json"), &tokens[i])
 		for range 2 {
 			all.Go(func() {
-				one := &http.Client{Transport: &http.Transport{}} // keeps its connection when it waits again
+				one := &http.Client{Transport: &http.Transport{}} // uses the same connection for each of its waits
 				defer one.CloseIdleConnections()
 				for ctx.Err() == nil { // a probe below may have taken its place
 					_, _ = asks(one, tokens[i].Secret, "deliveries?group=g&wait_ms=60000")
@@ -162,7 +162,7 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		})
 	}
 	for _, one := range tokens {
-		answers(one.Secret, "deliveries?group=g&wait_ms=1", http.StatusServiceUnavailable) // its others wait
+		answers(one.Secret, "deliveries?group=g&wait_ms=1", http.StatusServiceUnavailable) // the token's other callers wait
 	}
 	answers(tokens[0].Secret, "messages?id=m&in_ms=3600000", http.StatusCreated)
 }

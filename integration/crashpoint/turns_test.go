@@ -80,7 +80,7 @@ func turns() []scenario {
 				_, err = lua.Expire(s.ctx, s.c, s.k, []string{retryMember("dying", held["dying"])})
 				s.must(err)
 				s.send(keyed("first", "k", hour), keyed("second", "k", hour), keyed("third", "x", hour))
-				// In one order in every run, because the n-th command is refused.
+				// The order is the same in every run, because the n-th command is refused.
 				s.do("ZADD", s.k.Due, "XX", "1998", retryMember("own", held["own"]), "1999", retryMember("dying", held["dying"]),
 					"2000", "first", "2001", "second", "2002", "third")
 				for _, id := range []string{"own", "first", "second", "third"} {
@@ -101,7 +101,8 @@ func turns() []scenario {
 				s.busy("held", "h")
 				s.owe("a", "held", delivered, delivered)
 				var items []lua.Item
-				// In one order in every run, because the n-th command is refused. Another message holds the key of later.
+				// The order is the same in every run, because the n-th command is refused. Another message holds the key
+				// of later.
 				for _, one := range [][2]string{{"free", "k"}, {"later", "h"}} {
 					id, key := one[0], one[1]
 					items = append(items, lua.Item{ID: id + lua.Separator + "a" + lua.Separator + "1000-1", When: hour,

@@ -14,9 +14,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The functions library of a release that does not support keys of messages refuses the key turns. A message that
-// fails there is scheduled again or becomes a dead letter, and the worker goes on with the next message.
-// The bug: the worker repeated the refused call for ever.
+// The functions library of a release that does not support keys of messages refuses the key turns. A message that fails
+// there is scheduled again or becomes a dead letter, and the worker goes on with the next message. Regression: the
+// worker repeated the refused call for ever.
 func TestExamplesWorkWithAnOlderLibrary(t *testing.T) {
 	t.Parallel()
 	ReadAll(t, examples)
@@ -68,5 +68,5 @@ func TestExamplesWorkWithAnOlderLibrary(t *testing.T) {
 	}
 }
 
-// pendingAndLast returns how many entries the only group of a stream holds, and the last one that it was given.
+// pendingAndLast returns the number of pending entries of a stream's only group, and the last entry that it was given.
 const pendingAndLast = `local group = redis.call('XINFO', 'GROUPS', KEYS[1])[1]; return group[6] .. ' ' .. group[8]`

@@ -2,7 +2,8 @@ package loop
 
 import "sync"
 
-// Locks is one lock per name: a queue whose server does not answer delays no other. The zero value is ready for use.
+// Locks has one lock per name. With queues as names, a queue whose server does not answer delays no other. The zero
+// value is ready for use.
 type Locks struct {
 	mu    sync.Mutex
 	locks map[string]*namedLock

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// ServerTime returns the server's clock, or that of the node of a cluster that answers first. Where there is a key, use
-// ServerTimeOf.
+// ServerTime returns the time of the server's clock. On a cluster it asks all nodes, and returns the first answer. To
+// get the time of the server that holds a key, use ServerTimeOf.
 func ServerTime(ctx context.Context, c rueidis.Client) (now time.Time, err error) {
 	nodes := c.Nodes()
 	if c.Mode() != rueidis.ClientModeCluster || len(nodes) == 0 {
@@ -22,8 +22,8 @@ func ServerTime(ctx context.Context, c rueidis.Client) (now time.Time, err error
 		err error
 	}
 	answers := make(chan answer, len(nodes))
-	// The slower nodes are not interrupted: the library makes a connection with the context of whoever needs it first,
-	// and gives the error of that context to all who wait for the connection.
+	// The questions to the slower nodes are not cancelled. The library opens a connection with the context of the first
+	// caller that needs it. If that context ends, all callers that wait for the connection get its error.
 	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), clockTimeout)
 	var asking sync.WaitGroup
 	for _, node := range nodes {
@@ -53,8 +53,8 @@ func ServerTime(ctx context.Context, c rueidis.Client) (now time.Time, err error
 // clockTimeout is the time limit of a question for a node's clock.
 const clockTimeout = 5 * time.Second
 
-// ServerTimeOf returns the clock of the server that holds a key. On a cluster it asks no other one: a look at a queue
-// needs the queue's own server only, and its times are by that clock.
+// ServerTimeOf returns the time of the server that holds a key. On a cluster it asks no other server: the times of a
+// queue are by the clock of its own server, and a look at the queue must not depend on another one.
 func ServerTimeOf(ctx context.Context, c rueidis.Client, key string) (now time.Time, err error) {
 	err = Ask(ctx, c, clockOf(c.B().Time().Build().SetSlot(key), &now))
 	return now, err

@@ -13,7 +13,7 @@
 -- ARGV[2...] entry, id (entry ID; message ID that was delivered, '' = not compared)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
 -- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body was deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
---   and -1 if it has a key, and the call is without turns: it is still pending, or lost
+--   and -1 for an entry with a key if the call is without turns: the entry is still pending, or lost
 -- Complexity: O(log n) per entry
 -- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.

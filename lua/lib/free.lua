@@ -64,7 +64,7 @@ local function successor(id)
   local most = '18446744073709551615' -- 2^64 - 1
   if seq ~= most then return ms .. '-' .. plus_one(seq) end
   if ms ~= most then return plus_one(ms) .. '-0' end
-  return id -- the last one that there can be
+  return id -- the largest possible ID
 end
 
 -- Returns bound: every group is done with all entries below it; and delivered: the last entry that every group has been

@@ -13,7 +13,7 @@ local function parts_of_lease(member)
   return tonumber(within), entry, group
 end
 
--- Whether a lease is of an entry that its group holds, or may hold: the server did not say.
+-- Whether the group of a lease holds its entry. Also true if the server could not tell.
 local function is_lent(stream, member)
   local _, entry, group = parts_of_lease(member)
   if not entry then return false end
@@ -22,8 +22,9 @@ local function is_lent(stream, member)
   return pending[1] ~= nil
 end
 
--- Removes leases of entries that nobody holds any more, because no settlement does. Of known leases it looks at most in
--- a row; the clock chooses where, so that it meets each of them in time. Returns how many it removed.
+-- Removes leases of entries that no consumer holds any more: settlements leave them. known is the number of leases. It
+-- looks at a run of `most` leases. The clock chooses where the run begins, so that each lease is looked at in time.
+-- Returns how many it removed.
 local function forget_leases(leases, stream, known, most)
   local ms, us = now_ms()
   local first, gone = (ms * 1000 + us) % math.max(1, known - most + 1), {}
@@ -36,7 +37,8 @@ end
 
 -- Records when leases end. If there were none, it wakes the bridge, which then looks for later ones by itself. A lease
 -- that cannot be recorded is judged by its idle time alone, as if it had been given out a visibility timeout before its
--- end. With each one it looks at two others, so that about as many are of settled entries as of held ones, at most.
+-- end. For each lease that it adds it looks at two others, so that there are at most about as many leases of settled
+-- entries as of held ones.
 local function note_leases(leases, wake, stream, within, entries, group, now)
   local args, ends = {}, digits(now + within)
   for _, entry in ipairs(entries) do add_pair(args, ends, lease_of(digits(within), entry, group)) end

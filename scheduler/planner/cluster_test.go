@@ -21,9 +21,9 @@ import (
 type spread struct {
 	*bench
 	nodes *redistest.ClusterNodes
-	all   rueidis.Client // of the cluster; the bench's own speaks with the master of the queue alone
-	far   string         // the schedule of that partition
-	third lua.Keys       // of a partition that is neither
+	all   rueidis.Client // client of the whole cluster; the client of bench is connected to the master of the queue alone
+	far   string         // key of the schedule of the partition that is on its own master
+	third lua.Keys       // keys of a further partition, on any master
 }
 
 func newSpread(t *testing.T) *spread {
@@ -47,8 +47,9 @@ func newSpread(t *testing.T) *spread {
 	return nil
 }
 
-// without takes the server of a key away: it hangs, or its slot has no server any more, as when CLUSTER SHARDS of
-// Redis 8 tells of a master that failed. In the second case the planner gets a client that starts afterwards.
+// without takes the server of a key away. Either the server hangs, or the slot of the key has no server any more, as
+// CLUSTER SHARDS of Redis 8 reports it after a master failed. In the second case the planner gets a client that starts
+// afterwards.
 func (s *spread) without(key, how string) {
 	s.T.Helper()
 	slot := s.nodes.Slot(key)
@@ -64,8 +65,8 @@ func (s *spread) without(key, how string) {
 	s.Planner = New(s.Server.Client(s.T), s.Prefix, "", slog.New(slog.DiscardHandler))
 }
 
-// passes runs passes that all have something to plan. Each used to take as long as the server that was away was waited
-// for, 5 s, or it failed.
+// passes runs passes that all have something to plan. Each pass used to fail, or to wait 5 s for the server that was
+// away.
 func (s *spread) passes(q *Queue) {
 	s.T.Helper()
 	began := time.Now()
@@ -124,7 +125,7 @@ func TestAPartitionThatIsAwayDelaysNoOtherRecurrence(t *testing.T) {
 	}
 }
 
-// The partitions that answer say which occurrences a user's messages take the place of, also while another one has no
+// A user's message in a partition that answers takes the place of its occurrence, also while another partition has no
 // server.
 func TestAPartitionWithoutAServerHidesNoOther(t *testing.T) {
 	t.Parallel()

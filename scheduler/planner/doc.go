@@ -7,10 +7,10 @@
 //
 // Invariants:
 //   - an occurrence is planned once, by any number of planners (TestManyPlannersPlanEachOccurrenceOnce);
-//   - a message of a user that has the ID of an occurrence takes its place, whatever its partition
+//   - a user's message with the ID of an occurrence takes the place of the occurrence, in whichever partition it is
 //     (TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence);
 //   - a recurrence that looks through a large queue delays no other one (TestALongWalkDelaysNoOtherRecurrence);
-//   - servers that do not hold the recurrences of a queue delay none of them when they are away
+//   - a server that is away delays no recurrence of a queue whose recurrences are on another server
 //     (TestARegistryThatIsAwayDelaysNoOccurrence, TestAPartitionThatIsAwayDelaysNoOtherRecurrence);
 //   - setting back a clock that was ahead stops no recurrence, and plans no occurrence twice
 //     (TestNoClockPlansTwiceNorStops);

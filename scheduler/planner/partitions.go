@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// lookPatience is how long before its time an occurrence is planned although another partition does not say whether
-	// it has a message with its ID. It is longer than Interval and what a pass takes.
+	// lookPatience is the time before an occurrence from which it no longer waits for a partition: it is planned although
+	// that partition does not say whether it has a message with its ID. It is longer than Interval and a pass together.
 	lookPatience = 10 * time.Second
-	// askPatience is how long a pass waits for the registry, or for another partition. On a cluster they are on other
-	// servers than the recurrences.
+	// askPatience is the time limit of a question to the registry, or to another partition. On a cluster these may be on
+	// other servers than the recurrences.
 	askPatience = 2 * time.Second
-	// briefPatience is the same when the reply is not needed at once, or was missing the last time.
+	// briefPatience is the time limit of a question whose reply is not needed, or which got no reply the last time.
 	briefPatience = 500 * time.Millisecond
 )
 
 var errNoCounts = errors.New("the partitions of the queue are not known yet")
 
-// partitions is what a Queue knows of the other partitions of its queue. The goroutines of a pass share it: mu guards
-// away and waiting.
+// partitions is the state of a Queue about the partitions of its queue. The goroutines of a pass share it: mu guards
+// away and awaiting.
 type partitions struct {
 	counts   lua.Counts // nil = the registry has not answered yet
-	askAt    time.Time  // local time until which the registry is not asked: it has not answered; zero = it has
+	askAt    time.Time  // local time; the registry did not answer, and is not asked before it; zero = it answered
 	mu       sync.Mutex
-	away     map[int]time.Time // partition that has not answered → local time until which it is not asked
+	away     map[int]time.Time // partition that did not answer → local time before which it is not asked
 	awaiting bool              // an occurrence waits for a partition, and the log says so
 }
 
-// readCounts reads how many partitions the queue has. Without an answer the last counts hold, and the registry is asked
-// again after Interval.
+// readCounts reads the partition counts of the queue. If the registry does not answer, the last counts stay in use, and
+// the registry is asked again after Interval.
 func (q *Queue) readCounts(ctx context.Context) {
 	if time.Now().Before(q.parts.askAt) {
 		return
@@ -56,9 +56,9 @@ func (q *Queue) readCounts(ctx context.Context) {
 	q.parts.counts, q.parts.askAt = q.parts.counts.With(counts...), time.Time{}
 }
 
-// markTaken marks the occurrences for which another partition has a message in its schedule: a message of a user with
-// the ID of an occurrence takes the place of the occurrence, whatever its partition. The script looks in partition 0.
-// It returns false if another partition does not answer, and the first occurrence can wait. One round trip; none for a
+// markTaken marks the occurrences whose ID a scheduled message of another partition has: a user's message takes the
+// place of the occurrence with its ID, in whichever partition it is. Partition 0 is left to the script plan. markTaken
+// returns false if another partition does not answer, and the first occurrence can wait. One round trip; none for a
 // queue with one partition.
 func (q *Queue) markTaken(ctx context.Context, name string, all []lua.Occurrence, now time.Time) bool {
 	if len(all) == 0 || len(q.parts.counts) > 0 && q.parts.counts.Latest() == 1 {
@@ -80,7 +80,8 @@ func (q *Queue) markTaken(ctx context.Context, name string, all []lua.Occurrence
 	return err == nil || !waits
 }
 
-// look asks all other partitions at once, each by a call of its own: one that has no server takes no reply from others.
+// look asks all other partitions concurrently. Each gets a separate call, so that a partition without a server does not
+// make the calls to the others fail.
 func (q *Queue) look(ctx context.Context, name string, all []lua.Occurrence, patience time.Duration) error {
 	if len(q.parts.counts) == 0 {
 		return errNoCounts
@@ -100,8 +101,8 @@ func (q *Queue) look(ctx context.Context, name string, all []lua.Occurrence, pat
 	return cmp.Or(errs...)
 }
 
-// lookIn returns which occurrences have a message with their ID in the schedule of a partition. One that has not
-// answered is asked again after Interval, and meanwhile counts as not answering.
+// lookIn returns for each occurrence whether the schedule of a partition has a message with its ID. A partition that
+// did not answer is asked again after Interval; until then lookIn returns an error without asking it.
 func (q *Queue) lookIn(ctx context.Context, partition int, name string, all []lua.Occurrence,
 	patience time.Duration) ([]bool, error) {
 	q.parts.mu.Lock()

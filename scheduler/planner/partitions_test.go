@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// A user schedules a message with the ID of the occurrence that is planned next, to replace its payload. In a queue
-// with partitions it is in the partition of its ID or key. The occurrence used to be planned in partition 0 as well,
-// and both were delivered.
+// A user schedules a message with the ID of the next occurrence, to replace its payload. In a queue with partitions,
+// the message is in the partition of its ID or key. The occurrence used to be planned in partition 0 as well, and both
+// were delivered.
 func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"the client that adds the recurrence", "a bridge"} {
@@ -61,8 +61,8 @@ func TestAMessageOfAnyPartitionTakesThePlaceOfAnOccurrence(t *testing.T) {
 	}
 }
 
-// A partition that does not answer may hold the message of a user. An occurrence waits for it while there is time, and
-// is never late.
+// A partition that does not answer may hold a user's message with the ID of an occurrence. The occurrence waits for the
+// partition while there is time, and is never late.
 func TestAPartitionThatDoesNotAnswerMakesNoOccurrenceLate(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

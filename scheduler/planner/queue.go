@@ -30,7 +30,7 @@ const (
 	atOnce         = 16                     // concurrent calls
 	maxBytes       = 1 << 20                // planned by one call, unless one occurrence is larger
 	maxSearchPause = 5 * time.Minute
-	maxWalk        = time.Second // of a pass, for unfinished messages; one step for each recurrence in any case
+	maxWalk        = time.Second // time limit for all walks of a pass; each recurrence makes one step in any case
 	walkPause      = 100 * time.Millisecond
 )
 
@@ -62,7 +62,7 @@ type item struct {
 	searchPause   time.Duration // until the next search for unfinished messages of the last occurrence
 	searchAt      time.Time
 	walk          lua.Unfinished
-	walkFrom      time.Time // the clock when a walk began that is not done; what is due is decided by it. Zero = none is
+	walkFrom      time.Time // the clock when the current walk began; it decides which occurrences are due; zero = no walk
 }
 
 // Queue returns the planner of one queue's recurrences. It does not touch Redis.
@@ -114,7 +114,7 @@ func (it *item) takeOwn(planText string, added int) {
 func (q *Queue) Empty() bool { return len(q.items) == 0 && len(q.gone) == 0 }
 
 // Pass plans the occurrences that are to be planned now, and returns the time until the next pass. When there is
-// nothing to plan it is one round trip. Servers other than the queue's hold it up only briefly.
+// nothing to plan it is one round trip. A server that does not hold the queue delays it only briefly.
 func (q *Queue) Pass(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	call, cancel := context.WithTimeout(ctx, loop.CallTimeout)
@@ -364,9 +364,9 @@ func (q *Queue) reread(it *item) {
 	q.p.log.Debug("a recurrence has changed", slog.String("queue", q.name), slog.String("recurrence", it.name))
 }
 
-// overlapping applies overlap skip to a decision: it plans one occurrence once nothing of the last one is unfinished.
-// An occurrence whose time comes before that is left out. The zero value: there is nothing to do yet. The decision was
-// made for the time at which the walk began.
+// overlapping applies overlap skip to a decision: it plans one occurrence as soon as no message of the plan is
+// unfinished. Occurrences that are due before that are left out. It returns the zero value if there is nothing to do
+// yet. The decision was made for the time began, at which the walk began.
 func (q *Queue) overlapping(ctx context.Context, it *item, d decision, began, now time.Time) (decision, error) {
 	latest, next := time.Time{}, time.Time{}
 	for _, at := range d.occurrences {
@@ -416,8 +416,8 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // isUnfinished reports whether any message of the plan is unfinished. It searches in bounded steps and reads each entry
-// once; messages in the schedule it finds by their IDs. It is not done when the walks of this pass have to stop: the
-// next call goes on.
+// once; messages in the schedule it finds by their IDs. done is false if the time for walks of this pass is
+// over: the next call goes on.
 func (q *Queue) isUnfinished(ctx context.Context, it *item) (left, done bool, err error) {
 	ids := make([]string, len(it.plan.Recent))
 	for i, part := range it.plan.Recent {

@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// slowWalk is a client for which each step of a walk over the entries of a queue takes long.
+// slowWalk is a client that makes each step of a walk over the entries of a queue slow.
 type slowWalk struct {
 	rueidis.Client
 	steps atomic.Int64
@@ -33,9 +33,9 @@ func (c *slowWalk) Do(ctx context.Context, command rueidis.Completed) rueidis.Re
 	return c.Client.Do(ctx, command)
 }
 
-// A recurrence with overlap skip looks through the entries of its queue for what is left of its last message. All other
-// recurrences of the queue used to wait until it had come to the end. It goes on in the next pass. What was due when it
-// began is planned, however long it took.
+// A recurrence with overlap skip walks over the entries of its queue to find unfinished deliveries of its last message.
+// All other recurrences of the queue used to wait until the walk was done. Now the walk stops, and goes on in the next
+// pass. An occurrence that was due when the walk began is planned, however long the walk takes.
 func TestALongWalkDelaysNoOtherRecurrence(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

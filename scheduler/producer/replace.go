@@ -17,7 +17,7 @@ type taking struct {
 	to     int           // the partition to which the message goes
 	from   []version     // cancelled after the message is stored
 	window time.Duration // dedup window of its ID there; zero = by the message
-	own    bool          // its ID was scheduled there before
+	own    bool          // the ID was scheduled in partition to before
 }
 
 // version is a scheduled message of an ID in one partition.
@@ -105,12 +105,12 @@ func (s *batchRoute) takeAway(ctx context.Context, ms []Message, results []Resul
 // contested returns the indexes of messages that must be scheduled again, because a concurrent call replaced the same
 // ID. There are three cases:
 //
-//   - The message is scheduled nowhere although it is not due yet. A producer of an earlier release may have taken it
-//     away that had seen the ID in this partition. Where the ID was not scheduled there before, somebody cancelled it.
-//   - Another message of the ID is scheduled in another partition, and the call did not see it before it added its own:
-//     of several calls the last one to look sees that.
-//   - The message was refused, because it brings the dedup window of what it replaces elsewhere, and its ID has come to
-//     its own partition meanwhile. There it can replace it.
+//   - The message is scheduled nowhere although it is not due yet. If its partition had the ID before, a producer of an
+//     earlier release may have seen that and taken the message away. Otherwise another call cancelled it.
+//   - Another partition has a message with the ID, which the call did not see before it added its own message. Of
+//     several concurrent calls the last one to look sees the other messages.
+//   - The dedup window that the message copies from another partition refused it, because its ID has come to its own
+//     partition meanwhile. There the message can replace it.
 //
 // Of messages with one ID in the batch only the last counts: it has replaced the others. One round trip for all
 // partitions; none if the message only replaced a message in its own partition.
@@ -128,7 +128,7 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	var asked []batchMessage
 	for id, at := range last {
 		r := &results[at]
-		// Where nothing was replaced, the message that was seen there had gone.
+		// If nothing was replaced, the message that the call had seen in that partition was gone.
 		if refused(at) || !r.Ready && (len(s.takes[at].from) > 0 || !r.Replaced) {
 			asked = append(asked, batchMessage{at, id})
 		}
@@ -167,7 +167,7 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 			switch {
 			case own:
 				again = append(again, one.at)
-			case errs[to] != nil: // else ErrDuplicate would say that the message is there
+			case errs[to] != nil: // else ErrDuplicate would claim that the message is there
 				r.Err = wrap("schedule", s.route.queue, one.id, errs[to])
 			}
 		case own && others > 0 && ms[one.at].Replace == lua.Replace: // later and earlier would refuse their own message
@@ -187,7 +187,8 @@ func (s *batchRoute) contested(ctx context.Context, ms []Message, results []Resu
 	return again
 }
 
-// again schedules contested messages once more, unless messages of the call have begun again for a long time.
+// again schedules contested messages once more. If messages of the call have begun again for too long, it returns
+// ErrUncertain for them.
 func (s *batchRoute) again(ctx context.Context, ms []Message, contested []int, results []Result) {
 	p := s.route.p
 	if s.contestedSince.IsZero() {

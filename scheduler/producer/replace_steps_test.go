@@ -166,8 +166,8 @@ func TestLaterIsComparedWithTheVersionThatGoes(t *testing.T) {
 	}
 }
 
-// A message that replaces one of another partition brings the dedup window of that one along. It was refused by it if
-// its ID had come to its own partition meanwhile, and an older version stayed.
+// A message that replaces a message of another partition copies its dedup window. Regression: if the ID had come to the
+// new message's own partition meanwhile, this window refused the new message, and an older version stayed.
 func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -185,8 +185,8 @@ func TestAReplacementIsNotRefusedByTheWindowThatItBrings(t *testing.T) {
 	}
 }
 
-// A batch of many messages takes longer than its repeats may. A message of it that was contested once used to be
-// uncertain at once, as if other calls had replaced it again and again.
+// A large batch takes longer than the time limit for repeats. A message of it that was contested once used to return
+// ErrUncertain at once, as if other calls had replaced it again and again.
 func TestAContestedMessageOfALongBatchBeginsAgain(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -202,8 +202,8 @@ func TestAContestedMessageOfALongBatchBeginsAgain(t *testing.T) {
 	r.scheduled("x", 3, "last")
 }
 
-// A call that replaced nothing in its own partition begins again only beside another version: who cancelled its message
-// was told that it is never delivered.
+// A call that replaced nothing in its own partition begins again only if another partition has a version. If there is
+// none, another call has cancelled the message, and its caller was told that the message is never delivered.
 func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -231,9 +231,9 @@ func TestACancelIsNotUndoneByAReplacement(t *testing.T) {
 	}
 }
 
-// A partition does not answer when a call looks once more. If it is another one than that of the message, it may hold a
-// message of a concurrent call: the call used to return no error. If it is its own one, the call does not know whether
-// a message that was refused there is there: it used to say so.
+// A partition does not answer the last look of a call. If it is not the partition of the message, it may hold a message
+// of a concurrent call. Regression: the call returned no error. If it is the partition of the message, and refused the
+// message, the call does not know whether the message is there. Regression: the call returned ErrDuplicate.
 func TestAReplacementSaysThatAPartitionDidNotAnswer(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))
@@ -263,7 +263,7 @@ func TestAReplacementSaysThatAPartitionDidNotAnswer(t *testing.T) {
 	}
 }
 
-// A message that began again used to say that it replaced another one, although nothing was there any more.
+// A replacement that began again used to return Replaced, although no message with its ID was left.
 func TestAMessageThatBeginsAgainSaysWhetherItReplacedOne(t *testing.T) {
 	t.Parallel()
 	r := newIdentityRig(t, redistest.Shared(t))

@@ -34,8 +34,8 @@ type route struct {
 	failed    time.Time      // when the last one ended, if it could not read the counts
 }
 
-// knownCounts are all partition counts that the registry ever gave for a queue. They stay when the registry loses some,
-// and go when the queue is deleted.
+// knownCounts are all partition counts that the registry ever gave for a queue. They are kept when the registry loses
+// some, and forgotten when the queue is deleted.
 type knownCounts struct {
 	counts lua.Counts
 	asked  time.Time // zero: the registry never answered; partition 0 is always right
@@ -188,11 +188,10 @@ func (r *route) run(q *inquiry) {
 	close(q.done)
 }
 
-// sync reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets those
-// of a deleted queue. With registers it also registers the queue if it is new
-// or was lost. A caller that only looks for messages, perhaps under a misspelt name, creates no queue. Counts are nil
-// only if they could not be read. A failure to register is only reported, because bridges find queues, too. One round
-// trip if nothing is missing.
+// sync reads the partition counts of the queue, and registers known counts that the registry lacks. It forgets the
+// counts of a deleted queue. With registers it also registers the queue if it is new or was lost. A caller that only
+// looks for messages, perhaps under a misspelt name, creates no queue. Counts are nil only if they could not be read. A
+// failure to register is only reported, because bridges find queues, too. One round trip if nothing is missing.
 func (r *route) sync(ctx context.Context, registers bool) (lua.Counts, error) {
 	c, key := r.p.cfg.Client, r.p.globals.Queues
 	text, err := c.Do(ctx, c.B().Hget().Key(key).Field(r.queue).Build()).ToString()
@@ -246,7 +245,7 @@ type batchRoute struct {
 
 	takes map[int]taking // extra work of replacements, by index in the batch
 
-	contestedSince time.Time // when a message of the call began again first; zero = none did
+	contestedSince time.Time // when a message of the call first began again; zero = never
 }
 
 // batchRoute returns the route of messages to their partitions, and marks the queue to be registered. For messages with

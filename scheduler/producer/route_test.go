@@ -612,8 +612,8 @@ func TestAProducerThatRestedReadsTheCountAgain(t *testing.T) {
 	}
 }
 
-// A producer, or a gateway, that rested while its queue was deleted and made anew registered the old partition count
-// with its next message, which went to a partition without groups and settings.
+// Regression: a producer or a gateway rested while its queue was deleted and created again. With its next message it
+// registered the old partition count, and the message went to a partition without groups and settings.
 func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
@@ -652,7 +652,7 @@ func TestAProducerThatRestedForgetsThePartitionsOfADeletedQueue(t *testing.T) {
 			scheduled := queuetest.Integer(t, c, "ZCARD", lua.NewKeys(prefix, queue).Due)
 			redistest.Want(t, "in partition 0", scheduled, int64(1))
 			queuetest.EventuallyRegistered(t, c, prefix, queue, "1")
-			// It learns of a growth as ever, and gives the count back to a registry that was lost.
+			// The producer still learns of a growth, and registers the count again if the registry was lost.
 			if _, err := lua.RegisterCounts(t.Context(), c, g, map[string]lua.Counts{queue: counts}); err != nil {
 				t.Fatal(err)
 			}

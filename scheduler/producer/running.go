@@ -28,8 +28,8 @@ const (
 	// ends when the worker releases it.
 	Cancelling CancelVerdict = "cancelling"
 	Cancelled  CancelVerdict = "cancelled" // nothing of it runs, or will start
-	// NotFound: nothing of it waits, is ready, or is held. It may be wrong about a message that became ready, and failed
-	// again, during each of three walks through the schedule.
+	// NotFound: the message is not scheduled, not ready, not held, and has no retry. This may be wrong if the message
+	// became ready and failed again during each of three walks through the schedule.
 	NotFound CancelVerdict = "not found"
 )
 
@@ -50,7 +50,7 @@ type Cancellation struct {
 // entryStep is the number of stream entries that one call examines.
 const entryStep = 1000
 
-// mostRounds is how often one call walks the schedules.
+// mostRounds is the most walks of one call through the schedules.
 const mostRounds = 3
 
 // CancelRunning cancels messages in any state, in every partition: scheduled, waiting as a retry, ready, or held by a
@@ -61,9 +61,9 @@ const mostRounds = 3
 // timeout; then its handler's context is cancelled.
 //
 // No key tells where entries are. So the call walks the streams, in steps of 1,000 entries, up to the end that each had
-// when the walk reached it; then the schedules, like CancelRetries; then the rest of the streams. A message that fails
-// meanwhile may be a retry by then. So if the call has not found a message, and a group has read entries meanwhile, it
-// walks the schedules and the rest of the streams again, three times at most: see NotFound.
+// when the walk reached it; then the schedules, like CancelRetries; then the rest of the streams. A message may become
+// ready and fail during these walks, so that none finds it. So if the call has not found a message, and a group has
+// read entries meanwhile, it walks the schedules and the rest of the streams again, three times at most: see NotFound.
 //
 // With an error, the messages found so far are cancelled and returned; others may still exist. Errors as with Cancel;
 // also lua.ErrOldBridge while a live bridge would dead-letter a cancelled delivery, unless old bridges are allowed.
@@ -124,8 +124,8 @@ func (s *entrySearch) run(ctx context.Context) error {
 	// 2. Take waiting messages out of the schedules; for one group only its retries.
 	// 3. Walk the rest of the streams, for messages that became ready before step 2 reached them, behind the end of
 	// step 1.
-	// 4. Repeat steps 2 and 3 if an ID was not found, and a group has read entries since step 1 began: the message may
-	// have become ready before step 2 reached it, and have failed before step 3 did.
+	// 4. Repeat steps 2 and 3 if an ID was not found, and a group has read entries meanwhile: the message may have become
+	// ready before step 2 reached it, and have failed before step 3 reached it.
 	before, err := s.progress(ctx, r)
 	if err != nil {
 		return err
@@ -184,7 +184,8 @@ func (s *entrySearch) misses() bool {
 	return slices.ContainsFunc(s.verdicts(), func(c Cancellation) bool { return c.Verdict == NotFound })
 }
 
-// progress returns up to which entry each group has read the stream of each partition, as a text to compare.
+// progress returns a text with the last entry that each group has read in each partition. An equal text means that no
+// group has read entries meanwhile.
 func (s *entrySearch) progress(ctx context.Context, r *route) (string, error) {
 	k, err := r.counts(ctx)
 	if err != nil {

@@ -169,12 +169,12 @@ func (h *hopper) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisRes
 	return reply
 }
 
-// Regression: a message that became ready and failed again while the schedule was walked was in neither place when the
-// walk came there. It was "not found", and was delivered again.
+// Regression: a message became ready and failed again while the call walked the schedule. Neither the walk through the
+// schedule nor a walk through the stream met it. The call returned "not found", and the message was delivered again.
 //
 //  1. The walk through the stream finds nothing: the message waits as a retry.
 //  2. A bridge makes the retry ready, and a worker reads it.
-//  3. The walk through the schedule finds nothing: an entry is behind the end of step 1.
+//  3. The walk through the schedule finds nothing: the message is an entry behind the end of step 1.
 //  4. The handler fails: the next retry is in the schedule, and the entry is gone.
 //  5. The walk through the rest of the stream finds nothing.
 func TestCancelRunningFindsARetryThatHops(t *testing.T) {

@@ -268,8 +268,8 @@ func (r *redriver) add(ctx context.Context, l Letter) error {
 	return r.flush(ctx, partition)
 }
 
-// readCounts reads the partition counts if one of the keys is a key. A redrive with a rate may run for hours, and the
-// queue may grow meanwhile.
+// readCounts reads the partition counts again if one of the keys is not empty. A redrive with a rate may run for hours,
+// and the queue may grow meanwhile.
 func (r *redriver) readCounts(ctx context.Context, keys ...string) error {
 	if !slices.ContainsFunc(keys, func(key string) bool { return key != "" }) {
 		return nil
@@ -281,7 +281,7 @@ func (r *redriver) readCounts(ctx context.Context, keys ...string) error {
 	return err
 }
 
-// target returns the partition in which a letter is scheduled: its own one, or the present one of its key.
+// target returns the partition in which a letter is scheduled: its own partition, or the present partition of its key.
 func (r *redriver) target(partition int, key string) int {
 	if key == "" {
 		return partition
@@ -343,7 +343,7 @@ func (r *redriver) flush(ctx context.Context, partition int) error {
 	return nil
 }
 
-// send schedules letters of one partition in one partition, and counts them.
+// send schedules letters of one partition in the partition of a route, and counts them.
 func (r *redriver) send(ctx context.Context, route redriveRoute, b *redriveBatch) error {
 	call, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()

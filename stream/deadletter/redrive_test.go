@@ -422,8 +422,8 @@ func TestRedriveGoesWhereTheKeyBelongsNow(t *testing.T) {
 	})
 }
 
-// A redrive with a rate runs for hours. Letters with a key used to go on into the partition that the key had at its
-// beginning, beside new messages of the key.
+// A redrive with a rate runs for hours. After a growth, letters with a key used to go into the partition that the key
+// had when the redrive began, while new messages of the key went into another one.
 func TestARedriveFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -25,7 +25,7 @@ const (
 	reclaimLimit     = 100
 	reclaimBytes     = 1 << 20
 	reclaimCalls     = 20 // per pass and group
-	reclaimFruitless = 5  // of these, calls that find only fresh entries, and no more leases that are over
+	reclaimFruitless = 5  // most of these calls that find only fresh entries, and leave no ended leases
 	// oldest pending entries of a group whose time of delivery is noted
 	heldNotes = 100
 	// longest pass: then other work for the queue has its turn, and the next pass continues with the next group

@@ -322,8 +322,8 @@ func TestWhatIsNoLongerStuckIsToldAtOnceWhenNothingIsPending(t *testing.T) {
 	redistest.Want(t, "in the end", slices.Equal(book.Turns(), []string{"failing", "again"}), true)
 }
 
-// An abandoned entry whose lease is over comes back in the same pass, also behind leases of thousands of settled
-// entries and beside as many entries that are held. A pass came to 500 leases.
+// An abandoned entry whose lease has ended comes back in the same pass, even if thousands of leases of settled entries
+// are before it, and as many entries are held. Regression: a pass looked at 500 leases only.
 func TestAReclaimComesToEveryLeaseThatIsOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -17,8 +17,8 @@ const (
 	trimBytes     = 1 << 20
 	trimCalls     = 100
 	trimFruitless = 8 // of these, calls of the sweep that free nothing
-	// A call that removed so many leases, of 200 that it looks at, is followed by another one: the others are mostly of
-	// settled entries, too.
+	// trimLeases is the number of removed leases after which another call follows. A call looks at 200 leases: if so many
+	// of them were of settled entries, most other leases are as well.
 	trimLeases = 100
 
 	turnLimit = 100 // keys per call

@@ -264,8 +264,9 @@ func (r *rig) leases(group string, n int) {
 	r.Do(args...)
 }
 
-// Leases of settled entries go in one pass, whether something is held or not. While something was held they stayed
-// until their end; afterwards 1,000 went with each pass, and passes of an idle queue are minutes apart.
+// One pass removes all leases of settled entries, whether other entries are held or not. Regression: while entries were
+// held, these leases stayed until they ended. Afterwards each pass removed 1,000, and passes of an idle queue are
+// minutes apart.
 func TestTrimRemovesLeasesOfWhatIsSettled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

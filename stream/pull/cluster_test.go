@@ -183,8 +183,8 @@ func TestAMasterThatIsAwayKeepsNoSettlementFromOthers(t *testing.T) {
 	settling.Wait()
 }
 
-// A receive asks partition 0 whether it may create a missing group. While the master of partition 0 was away, that took
-// all of the receive's time, and the healthy partition counted as away.
+// A receive asks partition 0 whether it may create a missing group. While the master of partition 0 was away, this
+// question used up the time of the receive, and the healthy partition counted as away.
 func TestAMissingGroupIsMadeWhileTheMasterOfPartitionZeroIsAway(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*redistest.Server){

@@ -12,21 +12,21 @@ import (
 // the queue until it has acknowledged it.
 const MaxGroups = 100
 
-// makeGroup creates the group of a request in one partition, and in all others if partition 0 does not have it: a group
-// that only some partitions have never gets what is acknowledged in the others meanwhile. A group that exists in
-// partition 0 belongs to the queue, however many there are. Several Pullers at the same moment may each create one
-// beyond MaxGroups.
+// makeGroup creates the group of a request in one partition. If partition 0 does not have the group, makeGroup creates
+// it in all partitions: a group that is missing in some never gets messages that other groups acknowledge there
+// meanwhile. If partition 0 has the group, it is a group of the queue, and MaxGroups does not apply. Several Pullers
+// may each create one group beyond MaxGroups at the same moment.
 func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
-	defer p.making.Lock(l.source.queue)() // concurrent receives would all find room for one more
+	defer p.making.Lock(l.source.queue)() // else each of several concurrent receives would find room for its group
 	if info, err := p.groupsOf(ctx, l.keys.Stream); err == nil {
-		if _, made := info.Group(r.Group); made { // by another receive meanwhile
+		if _, made := info.Group(r.Group); made { // another receive created it meanwhile
 			return nil
 		}
 	}
 	info, err := p.groupsOf(ctx, lua.NewKeys(p.cfg.Prefix, l.source.queue).Stream)
 	if _, known := info.Group(r.Group); err == nil && !known {
 		if n := len(info.Groups); n >= MaxGroups {
-			return lua.Invalid("group", r.Group, "must be there: the queue has %d groups, and a receive makes none beyond %d", n,
+			return lua.Invalid("group", r.Group, "must exist: the queue has %d groups, and a receive creates none beyond %d", n,
 				MaxGroups)
 		}
 		limited, cancel := context.WithTimeout(ctx, lookWait)
@@ -36,12 +36,12 @@ func (p *Puller) makeGroup(ctx context.Context, r *Request, l *line) error {
 			return nil
 		}
 	}
-	// If partition 0, or another one, cannot be reached, its master is away: this one goes on.
+	// A partition that cannot be reached, partition 0 or another one, does not keep this partition from its group.
 	_, err = lua.EnsureGroup(ctx, p.cfg.Client, l.keys, r.Group)
 	return err
 }
 
-// groupsOf reads the groups of a stream. It gives up soon: the time of the receive is needed for the partition itself.
+// groupsOf reads the groups of a stream. Its time limit is short, because the receive needs its time for the partition.
 func (p *Puller) groupsOf(ctx context.Context, stream string) (view.StreamInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()

@@ -415,8 +415,8 @@ func TestAReceiveMakesNoGroupBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// The first receive of a group created it only in the partitions that it had asked. What another group acknowledged in
-// the others before the next receive never reached it.
+// Regression: the first receive of a group created the group only in the partitions that it asked. Messages that
+// another group acknowledged in the remaining partitions before the next receive never reached the group.
 func TestAReceiveMakesItsGroupInEveryPartition(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// renew reads the settings and the partition count of each queue that somebody waits for. A waiting caller may wait
-// for minutes, and is given deliveries by these settings.
+// renew reads the settings and the partition count of each queue with waiting callers. A caller may wait for minutes,
+// and gets its deliveries by the latest settings.
 func (p *Puller) renew(ctx context.Context) {
 	room := make(chan struct{}, mostProbes)
 	var looks sync.WaitGroup
@@ -23,8 +23,8 @@ func (p *Puller) renew(ctx context.Context) {
 	looks.Wait()
 }
 
-// awaited returns the sources with waiting callers. It leaves out those whose partition 0 cannot be reached: that has
-// the settings.
+// awaited returns the sources with waiting callers. It leaves out a source whose partition 0, which has the settings,
+// cannot be reached.
 func (p *Puller) awaited() (all []*source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -36,8 +36,8 @@ func (p *Puller) awaited() (all []*source) {
 	return all
 }
 
-// takeUpPartitions adds the partitions that queues of a waiter have got since it began. Puller.mu is held, and the
-// waiter is not enlisted.
+// takeUpPartitions adds partitions that the waiter's queues have got since the wait began. The caller holds Puller.mu,
+// and the waiter is not enlisted.
 func (w *waiter) takeUpPartitions() {
 	known := map[*source]int{}
 	for _, l := range w.lines {

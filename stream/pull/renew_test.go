@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// waits starts a request that waits for the only message, and returns when it waits.
+// waits starts a request for one message, and returns as soon as the request waits.
 func (r *rig) waits(request Request) (answer <-chan []Delivery) {
 	r.T.Helper()
 	found := make(chan []Delivery, 1)
@@ -44,7 +44,7 @@ func (r *rig) only(answer <-chan []Delivery) Delivery {
 	return Delivery{}
 }
 
-// A waiting caller used to read the partitions that the queue had when its wait began, until its wait was over.
+// Until the end of its wait, a waiting caller used to read only the partitions that the queue had at the beginning.
 func TestWhoWaitsReadsThePartitionsThatAQueueGets(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
@@ -58,8 +58,8 @@ func TestWhoWaitsReadsThePartitionsThatAQueueGets(t *testing.T) {
 	redistest.Want(t, "given", fmt.Sprint(found.ID, " of ", found.Partition), "in a new partition of 3")
 }
 
-// A waiting caller used to be given its message by the settings that held when its wait began. After a shorter
-// visibility timeout the bridge took the message back at once, while its caller worked on it.
+// A waiting caller used to get its message by the settings of the moment when the wait began. After the visibility
+// timeout was made shorter, the bridge took the message back at once, while the caller worked on it.
 func TestWhoWaitsIsGivenMessagesByTheSettingsOfNow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))

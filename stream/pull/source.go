@@ -50,7 +50,7 @@ func (s *source) settings() stream.Policy {
 
 func (s *source) visibility() time.Duration { return s.settings().VisibilityTimeout }
 
-// lease is the time of a delivery, and the visibility timeout that it was taken from.
+// lease is the time in which a delivery is to be done, and the visibility timeout from which it was computed.
 type lease struct{ within, visibility time.Duration }
 
 func (s *source) lease(r *Request) lease {

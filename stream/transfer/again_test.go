@@ -260,8 +260,9 @@ func TestImportTakesNoIDASecondTime(t *testing.T) {
 	}
 }
 
-// A file may name an ID twice with two keys: an export beside a replacement with another key does. In one batch both
-// used to be taken, each in the partition of its key. If the first one cannot be taken, the second one is.
+// A file may have two records with one ID and two keys, if a message was replaced with another key during the export.
+// In one batch both used to be imported, each in the partition of its key. If the first record cannot be imported, the
+// second one is.
 func TestABatchTakesAnIDOnce(t *testing.T) {
 	t.Parallel()
 	counts := lua.Counts{1, 8}
@@ -302,8 +303,8 @@ func TestABatchTakesAnIDOnce(t *testing.T) {
 	}
 }
 
-// A record that keeps its member and meta as bytes may have a key, too. It used to be written although a live bridge
-// does not serve keys.
+// A record that keeps its member and meta as bytes may have a key, too. It used to be written although a live
+// bridge does not support keys.
 func TestNoRecordWithAKeyIsWrittenBesideAnOldBridge(t *testing.T) {
 	t.Parallel()
 	meta := lua.EncodeMeta(nil, 0, time.Time{}, lua.FieldValue{Field: lua.FieldKey, Value: "k"})

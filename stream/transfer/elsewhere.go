@@ -189,8 +189,8 @@ func (im *Import) candidates(r Record) (all []int) {
 	return slices.Compact(all)
 }
 
-// firstMember returns the member of a message before its first delivery; false for any other record. Its ID belongs to
-// the queue, whatever its key.
+// firstMember returns the member of a message before its first delivery, and false for any other record. The ID of such
+// a message is unique in the queue, whatever its key.
 func (r Record) firstMember() (member string, is bool) {
 	if r.Kind != RecordScheduled {
 		return "", false

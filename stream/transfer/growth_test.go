@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A queue grows while an import into it runs. The import used to write by the former count: a message with a key went
-// beside new messages of its key, and an ID of a new partition was taken a second time.
+// A queue grows while an import into it runs. The import used to go on with the former count: a message with a key went
+// into another partition than new messages of its key, and an ID of a new partition was taken a second time.
 func TestAnImportFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))
@@ -41,7 +41,7 @@ func TestAnImportFollowsAGrowthThatHappensMeanwhile(t *testing.T) {
 	redistest.Want(t, "in partition 0", r.Number("ZCARD", r.Keys.Due), int64(1))
 }
 
-// IDs that an import remembers are known after the queue has grown.
+// An import still knows the IDs that it remembered before the queue grew.
 func TestAnImportKnowsWhatItRememberedBeforeAGrowth(t *testing.T) {
 	t.Parallel()
 	r := queuetest.New(t, redistest.Shared(t))

@@ -87,8 +87,8 @@ var ErrKnown = errors.New("it is there already, or was taken before")
 
 // Write writes a batch of records, and returns for each nil, ErrKnown, ErrInvalid, or the error of its call. With the
 // last it may have been written, and is safe to write again. Messages keep their due time and attempt. A ready one is
-// scheduled for its group alone, which is created if it does not exist. If the queue grew since the last batch, its new
-// count holds. The batch should be about 1 MiB.
+// scheduled for its group alone, which is created if it does not exist. If the queue grew since the last batch, Write
+// uses the new count. The batch should be about 1 MiB.
 func (im *Import) Write(ctx context.Context, records []Record) []error {
 	results := make([]error, len(records))
 	if err := im.readCounts(ctx); err != nil {
@@ -122,8 +122,8 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 			results[i] = err
 		}
 	}
-	first := map[string]int{} // member of a first message → index of its first record
-	var repeated []int        // records of these members for other partitions
+	first := map[string]int{} // result of firstMember → index of its first record
+	var repeated []int        // later records of the same members for other partitions
 	for _, i := range candidates {
 		if results[i] != nil {
 			continue
@@ -153,8 +153,8 @@ func (im *Import) Write(ctx context.Context, records []Record) []error {
 	return results
 }
 
-// writeRepeated writes records whose IDs stand earlier in the batch, for other partitions: none if the earlier record
-// was taken, or is known.
+// writeRepeated writes records whose IDs an earlier record of the batch has for another partition. It writes a record
+// only if the earlier one was refused; else the result is ErrKnown.
 func (im *Import) writeRepeated(ctx context.Context, records []Record, first map[string]int, repeated []int,
 	results []error) {
 	var rest []Record

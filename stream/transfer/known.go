@@ -42,8 +42,8 @@ func (im *Import) Remember(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Known reports for each ID whether an import from this source has remembered it within its window, by any partition
-// count that the queue had then. One round trip, O(1) for each ID and count.
+// Known reports for each ID whether an import from this source has remembered it within its window. It looks in the
+// partition of the ID by each count that the queue ever had. One round trip, O(1) for each ID and count.
 func (im *Import) Known(ctx context.Context, ids []string) ([]bool, error) {
 	now, err := view.ServerTimeOf(ctx, im.c, im.keys(0).Seen)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 // ack finishes a job in any state.
 func ack(c *call) (int, any, error) { return http.StatusNoContent, nil, c.finish(c.name, c.id) }
 
-// finish makes sure that no consumer gets a job any more, whatever its state. It looks first for a job that this
-// gateway delivered, then for one that is scheduled, which is fast, and among those in flight, and last through the
-// whole queue.
+// finish makes sure that no consumer gets a job any more, whatever its state. It looks for the job in four places: the
+// deliveries of this gateway, the schedule (which is fast), the jobs in flight, and last the whole queue.
 func (c *call) finish(name, id string) error {
 	if lua.CheckID(id) != nil {
 		return nil // no such job can exist

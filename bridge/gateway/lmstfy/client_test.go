@@ -465,8 +465,8 @@ func TestAJobThatCameBackIsAcknowledgedAtEveryGateway(t *testing.T) {
 	redistest.Want(t, "next", r.get("q", 60).ID, next)
 }
 
-// A job with an ID that another producer chose was not acknowledged: the answer was 204, and it came back, or became a
-// dead letter. The same ID may be scheduled anew while a consumer has the job.
+// Regression: an acknowledgement of a job whose ID another producer chose was answered with 204 and did nothing: the
+// job came back, or became a dead letter. The same ID may be scheduled again while a consumer has the job.
 func TestAJobOfAnotherProducerIsAcknowledged(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -476,7 +476,7 @@ func TestAJobOfAnotherProducerIsAcknowledged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.publish("q", "first", 60, 5, 0) // makes the queue
+	r.publish("q", "first", 60, 5, 0) // creates the queue
 	r.get("q", 60)
 	for _, base := range []string{mine, other} {
 		if _, err := client.Schedule(t.Context(), "ns:q", []byte("today"), bridge.WithID("order-42")); err != nil {

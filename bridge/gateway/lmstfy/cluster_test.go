@@ -36,7 +36,7 @@ func newMasters(t *testing.T) *masters {
 	return m
 }
 
-// server returns another Server, as of a gateway that starts.
+// server returns another Server, like that of a gateway that starts.
 func (m *masters) server() *Server {
 	m.t.Helper()
 	puller := pull.New(pull.Config{Client: m.redis.Client, Blocking: m.redis.Blocking, Prefix: prefixOfMasters})
@@ -54,7 +54,7 @@ func (m *masters) server() *Server {
 
 func (m *masters) owner(key string) *redistest.Server { return m.cluster.Owner(m.cluster.Slot(key)) }
 
-// queue returns the name of a queue whose master is, or is not, the given one.
+// queue returns the name of a queue on the given master. If is is false, the queue is on another master.
 func (m *masters) queue(name string, at *redistest.Server, is bool) string {
 	for i := 0; ; i++ {
 		one := fmt.Sprint("ns:", name, "-", i)
@@ -78,8 +78,8 @@ func (m *masters) publish(queue string, ids ...string) {
 	}
 }
 
-// gives checks that a request of these queues gets a job within the time that a gateway grants. It asks again if a
-// master that is well was so slow that it seemed away.
+// gives checks that a request for these queues gets a job within the time limit of a gateway. It repeats the request if
+// a healthy master was so slow that it seemed away.
 func (m *masters) gives(s *Server, what, want string, queues ...string) {
 	m.t.Helper()
 	redistest.Eventually(m.t, 40*time.Second, func() (bool, string) {
@@ -95,7 +95,7 @@ func (m *masters) gives(s *Server, what, want string, queues ...string) {
 	})
 }
 
-// old makes the settings of all queues so old that they are looked at again.
+// old makes the last check of all queues' settings so old that the next request checks them again.
 func (m *masters) old() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,8 +104,8 @@ func (m *masters) old() {
 	}
 }
 
-// Regression: a request looked at the settings of its queues one after the other, five seconds for each whose master
-// hung, so that it had no time left for the others.
+// Regression: a request checked the settings of its queues one after the other. Each queue whose master hung took five
+// seconds, so no time was left for the other queues.
 func TestQueuesOfAMasterThatIsAwayDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	m := newMasters(t)
@@ -130,8 +130,8 @@ func TestQueuesOfAMasterThatIsAwayDelayNoOthers(t *testing.T) {
 	m.gives(fresh, "never seen before", "c", queues...)
 }
 
-// Regression: every request was refused while the master of the defaults was away, a minute after the last look at
-// them.
+// Regression: while the master of the defaults was away, every request was refused as soon as the last check of its
+// queue's settings was a minute old.
 func TestAQueueIsServedWhileTheMasterOfTheDefaultsIsAway(t *testing.T) {
 	t.Parallel()
 	m := newMasters(t)

@@ -142,7 +142,7 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 		}
 		r.Wait = min(max(0, time.Until(deadline)), mostTimeouts*c.cfg.Timeout, pull.MaxWait)
 		if unreached != nil {
-			r.Wait = min(r.Wait, ensureAgain) // then all are looked at again
+			r.Wait = min(r.Wait, ensureAgain) // then all settings are checked again
 		}
 		found, err := c.cfg.Puller.Pull(ctx, r)
 		if errors.Is(err, bridge.ErrInvalid) {
@@ -165,8 +165,8 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 	}
 }
 
-// ensured returns the queues that can be received from. Of several it leaves out those whose settings are not known
-// and cannot be reached: unreached is why.
+// ensured returns the queues from which the call can receive. If the request names several queues, it leaves out those
+// whose settings are unknown because their server cannot be reached; unreached is the error of one of these.
 func (c *call) ensured(ctx context.Context, names []string) (queues []string, unreached, failed error) {
 	for i, err := range c.ensureAll(ctx, names) {
 		switch {
@@ -184,7 +184,8 @@ func (c *call) ensured(ctx context.Context, names []string) (queues []string, un
 	return queues, unreached, nil
 }
 
-// refused returns the answer to a request that the Puller refused: nil if other queues were asked and have no job.
+// refused returns the error for a request that the Puller refused. It is nil if only some of the queues
+// have too many groups, and the others have no job.
 func (c *call) refused(err error, queues []string, unreached error) error {
 	settings, groups := reasons(err)
 	switch {
@@ -200,8 +201,8 @@ func (c *call) refused(err error, queues []string, unreached error) error {
 	return errGroups
 }
 
-// reasons counts the queues that the Puller refused because of their settings, and those that have too many groups to
-// make another one.
+// reasons returns how many queues the Puller refused because of their settings, and how many because they have too many
+// groups.
 func reasons(err error) (settings, groups int) {
 	if several, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each part is looked at
 		for _, one := range several.Unwrap() {
@@ -222,7 +223,7 @@ func reasons(err error) (settings, groups int) {
 }
 
 var errGroups = failure(http.StatusUnprocessableEntity, fmt.Sprint("the queue has ", pull.MaxGroups,
-	" groups, and a consumer makes no further one: destroy one that nobody reads"))
+	" groups, and a consumer creates no further one: destroy a group that nobody reads"))
 
 var errSettings = failure(http.StatusServiceUnavailable, "the settings of the queue were changed: try again")
 

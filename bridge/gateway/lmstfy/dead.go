@@ -96,7 +96,7 @@ func (c *call) limit() (int64, error) {
 }
 
 // respawn schedules dead jobs again, with one try and a ttl from now. Dead letters that cannot be respawned stay, and
-// do not count. After half of the request's time it stops and answers with the count so far.
+// do not count against the limit. After half of the request's time it stops and answers with the count so far.
 func respawn(c *call) (int, any, error) {
 	limit, err := c.limit()
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *call) respawnOne(l admin.Letter, ttl time.Duration) (bool, error) {
 		return c.cfg.Admin.DeadLetters().Redrive(c.ctx, c.name, []string{l.Letter}, o)
 	}
 	result, err := redrive()
-	if err == nil && result.GroupGone > 0 { // a consumer would make it as well
+	if err == nil && result.GroupGone > 0 { // a consumer would create the group as well
 		if _, err = stream.EnsureGroup(c.ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, Group); err == nil {
 			result, err = redrive()
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/duestream/duestream/stream/pull"
 )
 
-// A queue with as many groups as a queue may have is refused as that, and stands in no other queue's way. Regression:
-// the answer was that the settings of the queue were changed, for ever, and for other queues of the request as well.
+// A queue with the most groups that a queue may have is refused for that reason, and hinders no other queue of the
+// request. Regression: for ever, the answer was that the settings of the queue were changed, and no other queue of the
+// request was served.
 func TestAQueueWithTooManyGroupsIsRefusedAsThat(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

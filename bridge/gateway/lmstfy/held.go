@@ -29,7 +29,7 @@ type given struct {
 	token  pull.Token
 	until  time.Time // when its ttr ends
 	frozen bool      // the end of its ttr uses up no try
-	again  time.Time // when to take it back after that failed; zero = it was not tried
+	again  time.Time // when to try again to take it back; zero = no try has failed
 }
 
 type overdueJob struct {
@@ -38,8 +38,8 @@ type overdueJob struct {
 }
 
 const (
-	failAgain  = time.Second // pause after a job could not be taken back
-	failAtMost = time.Minute // for so long after the end of its ttr; then sweep alone does it
+	failAgain  = time.Second // pause after a failed try to take a job back
+	failAtMost = time.Minute // after the end of a job's ttr; later only sweep takes it back
 )
 
 func (h *held) add(queue, id string, token pull.Token, within time.Duration, frozen bool) {
@@ -135,11 +135,11 @@ func (a *acked) sweep(now time.Time) {
 
 const (
 	lookEvery  = 100 * time.Millisecond // for overdue jobs of this gateway
-	mostPasses = 64                     // that take jobs back at the same time
+	mostPasses = 64                     // concurrent passes that take jobs back
 	mostTaken  = 200                    // jobs of one pass
 	sweepEvery = 5 * time.Second        // pause between looks for overdue jobs of gateways that have ended
 	mostSwept  = 1000                   // jobs of a queue, each time
-	mostSweeps = 16                     // queues that are swept at the same time
+	mostSweeps = 16                     // queues that are swept concurrently
 	clearEvery = 10 * time.Minute       // pause between looks for dead letters of expired jobs
 )
 
@@ -183,7 +183,7 @@ func (s *Server) watch(ctx context.Context) {
 	}
 }
 
-// expire takes jobs back. A job for which that fails is held again.
+// expire takes jobs back. If that fails for a job, the job is held again.
 func (s *Server) expire(ctx context.Context, all []overdueJob) {
 	tokens, ends := make([]pull.Token, len(all)), make([]error, len(all))
 	for i, one := range all {
@@ -212,7 +212,7 @@ func (s *Server) takeBack(ctx context.Context, tokens []pull.Token, ends []error
 	return settled, err
 }
 
-// each calls do for every queue with a name of this API's form, for at most limit queues at the same time.
+// each calls do for every queue whose name has the form of this API, for at most limit queues concurrently.
 func (s *Server) each(ctx context.Context, limit int, do func(ctx context.Context, name string)) {
 	names, err := s.cfg.Admin.Queues(ctx)
 	if err != nil {
@@ -236,8 +236,9 @@ func (s *Server) each(ctx context.Context, limit int, do func(ctx context.Contex
 	}
 }
 
-// sweep takes back jobs that no gateway watches any more, and leaves those of this gateway to expire. An entry is
-// delivered with an idle time of MaxTTR minus its ttr, so an idle time above MaxTTR means that its ttr has ended.
+// sweep takes back jobs that no gateway watches any more. It leaves the jobs that this gateway holds to expire. An
+// entry is delivered with an idle time of MaxTTR minus its ttr, so an idle time above MaxTTR means that its ttr has
+// ended.
 func (s *Server) sweep(ctx context.Context, name string) {
 	list, err := s.cfg.Admin.Pending(ctx, name, Group, admin.PendingFilter{MinIdle: MaxTTR + time.Second}, mostSwept)
 	if err != nil {
@@ -271,7 +272,7 @@ func (s *Server) owned(ctx context.Context, name string) bool {
 	return err == nil && p == policy(p)
 }
 
-// ticket returns the token of an entry. Of an ID that no token can hold it says nothing.
+// ticket returns the token of an entry. It leaves out an ID that no token can hold.
 func ticket(name string, partition int, entry, id string) pull.Token {
 	if lua.CheckID(id) != nil {
 		id = ""

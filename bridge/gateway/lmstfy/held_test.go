@@ -16,13 +16,13 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// settles reports whether a command is a script for a queue's entries.
+// settles reports whether a command calls a script on the stream.
 func settles(words []string, stream string) bool {
 	return strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, stream)
 }
 
-// A job whose acknowledgement failed is still watched by its gateway. Regression: the gateway forgot it, and a bridge
-// took it back and counted a try: with one try it was dead, although its tries were frozen.
+// A job whose acknowledgement failed is still watched by its gateway. Regression: the gateway forgot the job,
+// and a bridge took it back and counted a try. A job with one try was dead, although its tries were frozen.
 func TestAJobIsWatchedAfterItsAcknowledgementFailed(t *testing.T) {
 	t.Parallel()
 	r, f := newFaultyRig(t)
@@ -60,7 +60,8 @@ func TestAJobIsWatchedAfterItsAcknowledgementFailed(t *testing.T) {
 	r.dead("q", 0)
 }
 
-// A job that could not be taken back after its ttr is taken back a second later. Regression: as above.
+// A job that could not be taken back after its ttr is taken back a second later. Regression: the gateway forgot the
+// job, as above.
 func TestAJobIsTakenBackAgainAfterThatFailed(t *testing.T) {
 	t.Parallel()
 	r, f := newFaultyRig(t)
@@ -86,9 +87,9 @@ func TestAJobIsTakenBackAgainAfterThatFailed(t *testing.T) {
 	r.dead("q", 0)
 }
 
-// A job comes back after its ttr, with the tries that were frozen, while Redis answers nothing about other queues.
-// Regression: one loop took jobs back one after the other, looked for those of other gateways, and read all dead
-// letters. While it waited for one queue, bridges took back the jobs of the others, and counted a try.
+// While Redis answers no command for other queues, a job comes back after its ttr, with its frozen tries. Regression:
+// one loop took jobs back one after the other, looked for jobs of other gateways, and read all dead letters. While it
+// waited for one queue, bridges took back the jobs of other queues, and counted a try.
 func TestAJobComesBackWhileOtherQueuesHang(t *testing.T) {
 	t.Parallel()
 	for name, hang := range map[string]struct {
@@ -132,7 +133,7 @@ func TestAJobComesBackWhileOtherQueuesHang(t *testing.T) {
 				}
 			})
 			defer close(over)
-			hangs.Store(hang.command != "EVAL") // those jobs are given first
+			hangs.Store(hang.command != "EVAL") // this hang begins only after the jobs were delivered
 			for i := range 4 {
 				if hang.command == "EVAL" {
 					r.get(fmt.Sprint("other-", i), 1)

@@ -11,9 +11,9 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A dead job whose ID is in its dedup window is respawned, and those behind it as well. Regression: the ID was refused
-// as a duplicate, the answer was a count of 0, and with limit 1 no other dead job of the queue was ever respawned.
-// `duestream migrate lmstfy` opens such a window for each job, of a week.
+// A dead job whose ID is in its dedup window is respawned, and so are the dead jobs behind it. Regression: the ID was
+// refused as a duplicate, the answer was a count of 0, and with limit 1 no other dead job of the queue was ever
+// respawned. `duestream migrate lmstfy` opens a dedup window of a week for each job.
 func TestADeadJobIsRespawnedWithinItsDedupWindow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -45,7 +45,7 @@ func TestADeadJobIsRespawnedWithinItsDedupWindow(t *testing.T) {
 	r.none("q")
 }
 
-// A job that was respawned, and waits to be consumed, is acknowledged at every gateway.
+// A respawned job that no consumer has yet can be acknowledged at every gateway.
 func TestARespawnedJobIsAcknowledgedAtEveryGateway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

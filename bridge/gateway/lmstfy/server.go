@@ -257,13 +257,12 @@ func (c *call) take(verb access.Verb, n int) error {
 
 const (
 	ensureEvery = time.Minute
-	ensureAgain = 5 * time.Second // after a look that failed, at a queue whose settings were right before
-	ensureWait  = time.Second     // for a look at such a queue, or at one of several
+	ensureAgain = 5 * time.Second // pause after a failed check of settings that were right before
+	ensureWait  = time.Second     // time limit of a check of such settings, or of several queues
 )
 
-// ensureAll calls EnsureQueue for queues, at most once a minute for each. It does so for all at the same time, so that
-// one whose server does not answer delays no other. Settings that were right before count as right while they cannot be
-// looked at.
+// ensureAll calls EnsureQueue for each queue, at most once a minute. The calls are concurrent, so a queue whose server
+// does not answer delays no other. Settings that were right before count as right while their server does not answer.
 func (s *Server) ensureAll(ctx context.Context, names []string) []error {
 	errs := make([]error, len(names))
 	var looks sync.WaitGroup
@@ -276,8 +275,8 @@ func (s *Server) ensureAll(ctx context.Context, names []string) []error {
 	return errs
 }
 
-// isDue reports whether a caller is to look at the settings of a queue, and whether they were right before. If they
-// were, others go on with them meanwhile.
+// isDue reports whether the caller must check the settings of a queue, and whether they were right before. If they
+// were, other callers use the queue during the check.
 func (s *Server) isDue(name string) (due, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

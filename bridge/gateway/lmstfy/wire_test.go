@@ -172,7 +172,7 @@ func TestDestroyRemovesEverything(t *testing.T) {
 	redistest.Want(t, "new", string(r.get("q", 600).Data), "new")
 }
 
-// Regression: clients that went on published into partitions of the destroyed queue, which it did not have any more.
+// Regression: a destroyed queue had one partition left, and clients went on publishing into the others.
 func TestADestroyedQueueKeepsItsPartitions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
