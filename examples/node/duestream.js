@@ -40,6 +40,9 @@ export async function repeatedly(call, again) {
   }
 }
 
+// Returns the partition counts in a field of the registry.
+const numbers = (text) => (text ?? '').split(',').filter((n) => /^\d+$/.test(n) && n >= 1 && n <= 256).map(Number);
+
 export class Queue {
   plain = true; // whether plain commands must be used, as far as is known
   #counts = new Set([1]);
@@ -63,7 +66,12 @@ export class Queue {
     if (Date.now() >= this.#lookAgain) {
       const registered = await this.redis.hget(`${this.prefix}:queues`, this.name);
       if (registered === null) await this.register();
-      for (const n of (registered ?? '').split(',')) if (/^\d+$/.test(n) && n >= 1 && n <= 256) this.#counts.add(Number(n));
+      const counts = [1, ...numbers(registered)];
+      if ([...this.#counts].some((n) => !counts.includes(n))) { // the registry lost it, or the queue was deleted
+        const deleted = await this.redis.hget(`${this.prefix}:queues`, `/deleted/${this.name}`);
+        for (const n of numbers(deleted)) this.#counts.delete(n);
+      }
+      for (const n of counts) this.#counts.add(n);
       this.#lookAgain = Date.now() + 5000;
     }
     return Math.max(...this.#counts);
@@ -71,7 +79,7 @@ export class Queue {
 
   // Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes.
   async register() {
-    const counts = [...this.#counts].sort((a, b) => a - b).join();
+    const counts = ['-', ...[...this.#counts].sort((a, b) => a - b)].join(); // '-': without those of a deleted queue
     const added = await this.fcall('register', [`${this.prefix}:queues`], this.name, counts)
       ?? await this.redis.hsetnx(`${this.prefix}:queues`, this.name, '1');
     if (added) await this.redis.xadd(`${this.prefix}:wake`, 'MAXLEN', 1, '*', 'queues', 1);

@@ -36,20 +36,26 @@ function checked(\Redis $redis, mixed $reply): mixed
     return $reply;
 }
 
-/** Registers a queue if the bridges do not know it yet. Returns how many partitions it has, or 1 if the user may not read that. */
-function register(\Redis $redis, string $prefix, string $queue): int
+/**
+ * Registers a queue if the bridges do not know it yet. Returns its partition counts: the registered ones, and the known ones except those of a
+ * deleted queue. A user who may not read them gets the known ones.
+ *
+ * @param int[] $known
+ * @return int[]
+ */
+function register(\Redis $redis, string $prefix, string $queue, array $known): array
 {
     if (checked($redis, $redis->rawCommand('HSETNX', "$prefix:queues", $queue, '1'))) {
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
     try {
-        $known = checked($redis, $redis->hGet("$prefix:queues", $queue)); // it is registered by now
+        $fields = checked($redis, $redis->pipeline()->hGet("$prefix:queues", $queue)->hGet("$prefix:queues", "/deleted/$queue")->exec());
     } catch (\RedisException $e) {
         $redis->clearLastError();
-        $known = str_starts_with($e->getMessage(), 'NOPERM') ? '1' : throw $e;
+        return str_starts_with($e->getMessage(), 'NOPERM') ? $known : throw $e;
     }
-    $counts = array_map('intval', explode(',', (string) $known));
-    return max([1, ...array_filter($counts, fn(int $n) => $n <= 256)]);
+    [$registered, $deleted] = array_map(fn($text) => array_map('intval', explode(',', (string) $text)), $fields);
+    return array_unique([1, ...array_diff($known, $deleted), ...array_filter($registered, fn(int $n) => $n >= 1 && $n <= 256)]);
 }
 
 /** Calls a function of duestream's library. Returns null if that is not loaded; then plain commands must be used. */

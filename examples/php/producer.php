@@ -22,7 +22,8 @@ final class Producer
     private const REFRESH = 5; // seconds until a new partition is noticed
 
     private ?\Redis $redis = null;
-    private int $partitions = 1;
+    /** @var int[] the partition counts that the queue is known to have */
+    private array $counts = [1];
     private float $refreshAt = 0;
     private bool $functions = true; // until a function is not found
     /** @var array<string, string> by key prefix: the token of the last call whose reply arrived */
@@ -52,7 +53,7 @@ final class Producer
         $meta += array_map('strval', array_filter(['max_attempts' => $maxAttempts, 'expires_ms' => $expiresMs], 'is_int'));
         $json = $meta ? json_encode($meta, JSON_THROW_ON_ERROR) : '';
         $this->patiently($this->refresh(...));
-        $i = crc32($id) % $this->partitions;
+        $i = crc32($id) % max($this->counts);
         $key = "$this->prefix:{{$this->queue}" . ($i ? "/$i" : '') . '}:';
         $token = bin2hex(random_bytes(16));
         return $this->patiently(fn(\Redis $redis) => $this->call($redis, $key, $token, $id, $dueMs, $payload, $json, $dedupMs)
@@ -69,7 +70,7 @@ final class Producer
     private function refresh(\Redis $redis): void
     {
         if (now() >= $this->refreshAt) {
-            $this->partitions = max($this->partitions, register($redis, $this->prefix, $this->queue)); // the count never decreases
+            $this->counts = register($redis, $this->prefix, $this->queue, $this->counts);
             $this->functions = true;
             $this->refreshAt = now() + self::REFRESH;
         }

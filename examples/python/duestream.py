@@ -39,13 +39,21 @@ class Queue:
             registered = self.client.hget(f"{self.prefix}:queues", self.name)
             if registered is None:
                 self.register()
-            self.counts.update(int(n) for n in (registered or b"").split(b",") if n.isdigit() and 1 <= int(n) <= 256)
+            counts = {1} | self.numbers(registered)
+            if self.counts - counts:  # the registry lost them, or the queue was deleted
+                self.counts -= self.numbers(self.client.hget(f"{self.prefix}:queues", f"/deleted/{self.name}"))
+            self.counts |= counts
             self.look_again = time.monotonic() + 5
         return max(self.counts)
 
+    @staticmethod
+    def numbers(text):
+        """Returns the partition counts in a field of the registry."""
+        return {int(n) for n in (text or b"").split(b",") if n.isdigit() and 1 <= int(n) <= 256}
+
     def register(self):
         """Registers the queue with the bridges. Without this, they find it on their own within seconds or minutes."""
-        counts = ",".join(map(str, sorted(self.counts)))
+        counts = ",".join(map(str, ["-", *sorted(self.counts)]))  # "-": without those of a deleted queue
         added = self.fcall("register", [f"{self.prefix}:queues"], self.name, counts)
         if added is None:
             added = self.client.hsetnx(f"{self.prefix}:queues", self.name, "1")

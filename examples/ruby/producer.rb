@@ -24,7 +24,7 @@ module Duestream
 
     def initialize(redis, queue, prefix: "duestream", patience: 15)
       @redis, @queue, @prefix, @patience = redis, queue, prefix, patience
-      @count, @refresh_at, @done = 1, 0, {}
+      @counts, @refresh_at, @done = [1], 0, {}
     end
 
     # Returns true if the message was scheduled, and false if the library reports that the ID is scheduled already, or was within its dedup_ms.
@@ -87,15 +87,17 @@ module Duestream
       if @redis.hsetnx("#{@prefix}:queues", @queue, "1")
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
-      counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      @count = [@count, *counts.select { |n| n <= 256 }].max # the count never decreases
+      registered, deleted = [@queue, "/deleted/#{@queue}"].map do |field|
+        @redis.hget("#{@prefix}:queues", field).to_s.split(",").map(&:to_i).select { |n| n.between?(1, 256) }
+      end
+      @counts = [1] | (@counts - deleted) | registered # those that the registry lost stay, and those of a deleted queue go
     rescue Redis::CommandError => e
       raise unless e.message.start_with?("NOPERM") # a user who may not read it uses the first partition
     end
 
     # Returns the name of the message's partition, as in its keys.
     def partition(id)
-      i = Zlib.crc32(id) % @count
+      i = Zlib.crc32(id) % @counts.max
       i.zero? ? @queue : "#{@queue}/#{i}"
     end
 

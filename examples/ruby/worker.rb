@@ -104,7 +104,7 @@ module Duestream
         @redis.xadd("#{@prefix}:wake", { "queues" => 1 }, maxlen: 1, approximate: false)
       end
       counts = @redis.hget("#{@prefix}:queues", @queue).to_s.split(",").map(&:to_i)
-      count = [@queues.size, *counts.select { |n| n <= 256 }].max # the count never decreases
+      count = [@queues.size, *counts.select { |n| n <= 256 }].max # also those of a deleted queue
       @queues = [@queue, *(1...count).map { |i| "#{@queue}/#{i}" }]
       @functions = library?
       @queues.each do |queue|

@@ -24,15 +24,19 @@ keys() {
   for kind in "${@:2}"; do keys+=("$prefix:{${queue:?}${n:+/$n}}:$kind"); done
 }
 
-# partitions — sets count to the largest partition count that the queue has had. It reads the registry every 5 s. If the registry does not have
-# the queue, it registers it with the bridges. Without this, they find it on their own within seconds or minutes.
+# partitions — sets count to the largest partition count that the queue has had since it was last deleted. It reads the registry every 5 s. If the
+# registry does not have the queue, it registers it with the bridges. Without this, they find it on their own within seconds or minutes.
 count=1 look_again=0
 partitions() {
-  local known n
+  local known deleted n
   [ "$SECONDS" -ge "$look_again" ] || return 0
   known=$(redis HGET "$prefix:queues" "$queue") || return
   if [ -z "$known" ] && [ "$(redis HSETNX "$prefix:queues" "$queue" 1)" = 1 ]; then
     redis XADD "$prefix:wake" MAXLEN 1 '*' queues 1 >/dev/null
+  fi
+  if [[ ,1,$known, != *,$count,* ]]; then # the registry lost it, or the queue was deleted
+    deleted=$(redis HGET "$prefix:queues" "/deleted/$queue") || return
+    if [[ ,$deleted, = *,$count,* ]]; then count=1; fi
   fi
   for n in ${known//,/ }; do
     case $n in 0* | *[!0-9]* | ????*) ;; *) if [ "$n" -le 256 ] && [ "$n" -gt "$count" ]; then count=$n; fi ;; esac

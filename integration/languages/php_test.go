@@ -37,7 +37,7 @@ func TestPHPTellsNoReplyFromAnAnswer(t *testing.T) {
 		}
 		foreach ([
 			'fcall' => fn() => fcall(new Mute, 'version', [], []),
-			'register' => fn() => register(new Mute, 'p', 'q'),
+			'register' => fn() => register(new Mute, 'p', 'q', [1]),
 			'setting' => fn() => (new Policy('p', 'g'))->get(new Mute, 'q', 'visibility_ms'),
 		] as $name => $call) {
 			try {
