@@ -1,22 +1,16 @@
 package integration
 
-import "slices"
-
-// catalogue is the list in docs/RELIABILITY.md.
-var catalogue = slices.Concat(classes, laterClasses)
-
-var classes = []class{
-	// Reclaiming
+var reclaiming = []class{
 	{
 		"running work is taken away as abandoned",
 		"stream workers of Mastra, watermill, chasquimq: idle time counts from delivery, and the reclaimer does not know what runs",
-		"everything held is extended from delivery on, at a third of the visibility timeout",
+		"workers extend all held entries from delivery on, every third of the visibility timeout",
 		slowHandlersKeepTheirWork, "stream.TestSlowHandlerIsNotReclaimed",
 	},
 	{
-		"a slow handler makes its neighbours' messages expire",
+		"a slow handler makes the messages behind it expire",
 		"Dapr's Redis pub/sub: fetched entries wait in a local buffer and age there",
-		"a worker never holds more than it has hands, and extends all of it",
+		"a worker never holds more entries than it has slots, and extends all of them",
 		nil, "integration.TestCatalogue stream.TestWorkerNeverHoldsMoreThanItsSlots",
 	},
 	{
@@ -35,7 +29,7 @@ var classes = []class{
 	{
 		"an outage burns the attempts of everything that was running",
 		"asynq, River, any lease by wall clock: after a pause all leases are over",
-		"only time in which the queue was watched counts as idle",
+		"only time during which a bridge watched the queue counts as idle",
 		nil, "integration.TestOutageLongerThanTheVisibilityTimeoutBurnsNoAttempt lua.TestOnlyWatchedTimeCountsAsIdle " +
 			"scheduler.TestOutageKeepsTheAssignment",
 	},
@@ -61,7 +55,7 @@ var classes = []class{
 		nil, "stream.TestUnreachableServerCancelsHandlersAfterAVisibilityTimeout",
 	},
 	{
-		"somebody's XCLAIM hides how often a message was tried",
+		"another program's XCLAIM hides how often a message was tried",
 		"any system that claims by itself: the server's counter grows, the message's does not",
 		"reclaim adds the deliveries that Redis counted to the attempts",
 		nil, "lua.TestReclaimCountsForeignClaims keeper.TestForeignClaimsCountAsDeliveries",
@@ -69,7 +63,7 @@ var classes = []class{
 	{
 		"the reclaimer appears as a consumer that never goes away",
 		"consumer names pile up: moleculer-channels, Redis's own tracker",
-		"one fixed name, removed when it holds nothing; idle consumers are removed by one script",
+		"it has one fixed name, removed when it holds nothing; one script removes idle consumers",
 		nil, "lua.TestReclaimLeavesNoConsumerBehind keeper.TestIdleConsumersAreDropped",
 	},
 	{
@@ -78,7 +72,9 @@ var classes = []class{
 		"reclaim asks the stream for its groups",
 		nil, "keeper.TestReclaimServesGroupsNobodyRegistered",
 	},
-	// Losing
+}
+
+var losing = []class{
 	{
 		"a message vanishes because its entry was trimmed while pending",
 		"symfony, FastStream: a claim of a trimmed entry returns nothing, or loops",
@@ -107,7 +103,7 @@ var classes = []class{
 	{
 		"a damaged message is lost on its way out",
 		"scripts that acknowledge first and fail afterwards: there is no rollback",
-		"everything is known before the first write; what cannot be used is dead-lettered with its bytes",
+		"scripts check everything before the first write; an unusable message becomes a dead letter with its bytes",
 		nil, "lua.TestRetryKeepsDamagedEntries lua.TestReclaimKeepsDamagedEntries lua.TestWrongTypesAreRefusedBeforeTheFirstWrite " +
 			"keeper.TestDamagedEntriesLoseNothingAndStopNothing",
 	},
@@ -119,7 +115,7 @@ var classes = []class{
 	},
 	{
 		"scheduling is repeated after a lost reply and makes two messages",
-		"delayqueue: a send is three commands, and a try has no name",
+		"delayqueue: a send is three commands, and a retry cannot be recognised",
 		"a call has a token that the server remembers",
 		nil, "lua.TestRepeatedTokenChangesNothing producer.TestLostReplyIsRepeatedWithoutDuplicates",
 	},
@@ -142,7 +138,7 @@ var classes = []class{
 		nil, "lua.TestExitsCompareTheMessageID lua.TestAckComparesTheMessageID",
 	},
 	{
-		"a worker recreates its group and skips what was there",
+		"a worker creates its group again and skips the messages that were there",
 		"FastStream, EggAI: created again at $",
 		"a lost group is created again at 0, every time",
 		nil, "stream.TestLostGroupIsCreatedAgainAtZeroEveryTime integration.TestEverythingFlowsAgainAfterAFlush",
@@ -153,7 +149,9 @@ var classes = []class{
 		"no cap on dead letters; listing and redriving walk in bounded steps",
 		nil, "deadletter.TestDeadLettersAreListedByFilter deadletter.TestLargeLettersAreReadInSmallPages",
 	},
-	// Stuck
+}
+
+var stuck = []class{
 	{
 		"one bad message blocks everything behind it",
 		"infrahub: a due entry that cannot be moved stays at the head",
@@ -181,13 +179,13 @@ var classes = []class{
 	{
 		"the owner of a queue lives, and does nothing",
 		"leaders that hold their lock and are stuck",
-		"any bridge drains what is overdue for more than 5 s; heartbeats of the future do not count",
+		"any bridge drains a queue that is overdue for more than 5 s; heartbeats from the future do not count",
 		ownerAliveButUnable, "scheduler.TestOverdueQueueIsDrainedByAnyone scheduler.TestMembershipIgnoresHeartbeatsOfTheFuture",
 	},
 	{
 		"a bridge dies or freezes, and its queues wait",
 		"one leader, or one process with the timers: asynq's periodic scheduler, Redisson",
-		"bridges keep no state; the others take over within 3 s",
+		"bridges keep no state; other bridges take over within 3 s",
 		nil, "integration.TestBridgeStoppedPastItsHeartbeatIsReplaced scheduler.TestAnotherTakesOver",
 	},
 	{
@@ -212,7 +210,7 @@ var classes = []class{
 	{
 		"a server set to read-only, or a failover, needs a restart of the workers",
 		"any pool that keeps its connections to a demoted master",
-		"what the server says of its role is waited for, with backoff",
+		"clients wait, with backoff, until the server has the role that they need",
 		nil, "integration.TestReadOnlyServerIsWaitedFor",
 	},
 	{

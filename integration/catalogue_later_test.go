@@ -1,8 +1,6 @@
 package integration
 
-// laterClasses are the rest of the catalogue: groups, memory, time, stopping, and the servers themselves.
-var laterClasses = []class{
-	// Groups
+var groups = []class{
 	{
 		"a retry reaches the groups that had no trouble",
 		"fries, chasquimq, omniqueue, symfony: added to the shared stream again",
@@ -24,8 +22,8 @@ var laterClasses = []class{
 	},
 	{
 		"a group that nobody reads pins the memory unseen",
-		"XINFO shows it to those who look",
-		"stats shows lag, age and bytes per group, and warns; keeping it costs little",
+		"XINFO shows it, and nothing warns",
+		"stats shows lag, age and bytes per group, and warns",
 		nil, "inspect.TestStatsWarn keeper.TestKeeperGoesQuietWhileNobodyReads",
 	},
 	{
@@ -34,7 +32,9 @@ var laterClasses = []class{
 		"group names are checked at the door and percent-encoded in key names",
 		nil, "lua.TestLimits lua.TestKeyNames",
 	},
-	// Memory and load
+}
+
+var memory = []class{
 	{
 		"the stream grows although everything is acknowledged",
 		"safe-global's decoder: 761,008 entries; XACK without XDEL everywhere",
@@ -50,7 +50,7 @@ var laterClasses = []class{
 	{
 		"undelivered entries are trimmed",
 		"redisqueue, chasquimq: MAXLEN drops what nobody has read",
-		"freed is only what every group was given and none holds; no group, no trimming",
+		"only entries that every group was given, and none holds, are freed; without groups nothing is",
 		nil, "keeper.TestTrimSparesWhatAnyGroupStillNeeds lua.TestTrimWithoutGroupsFreesNothing",
 	},
 	{
@@ -87,7 +87,7 @@ var laterClasses = []class{
 	{
 		"bodies without a member stay for ever",
 		"producers that do not use MULTI",
-		"a sweep deletes what was found orphaned twice, a minute apart",
+		"a sweep deletes a body that it found without a member twice, a minute apart",
 		nil, "keeper.TestOrphansGoOnlyAfterTheyWereConfirmed lua.TestSweepOrphansNeedsTwoLooks",
 	},
 	{
@@ -96,15 +96,17 @@ var laterClasses = []class{
 		"enqueue clears what an ID left behind",
 		nil, "lua.TestEnqueueDoesNotInheritAnOrphanedBody",
 	},
-	// Time
+}
+
+var timing = []class{
 	{
-		"messages are early or late by the skew of somebody's clock",
+		"messages are early or late by the skew of a client's clock",
 		"Pulsar, Redisson, Sidekiq: the client's clock decides",
-		"time is the server's TIME, read inside the scripts; what passes here is measured by the monotonic clock",
+		"scripts read the server's TIME; processes measure durations by the monotonic clock",
 		nil, "integration.TestClientClockHasNoEffect integration.TestG2NeverEarly",
 	},
 	{
-		"the server's clock goes back, and the scheduler spins, stalls or delivers early",
+		"the server's clock is set back, and the scheduler spins, stalls or delivers early",
 		"timers and blocking reads by wall clock",
 		"sleeps are monotonic, waits come from the server, tokens are read again at each ceiling",
 		nil, "integration.TestServerClockJumpsBackAndForthAgain integration.TestBlockedReadsOutliveAStepBack",
@@ -118,13 +120,13 @@ var laterClasses = []class{
 	{
 		"seconds are taken for milliseconds, and 2026 for 1970",
 		"time units in taskq; scores are only numbers",
-		"such times are refused by the client, and those that others wrote are warned of",
+		"the client refuses such times, and stats warns of those that other programs wrote",
 		nil, "lua.TestLimits inspect.TestStatsWarn",
 	},
 	{
 		"a message for now overtakes those that wait",
 		"short cuts past the schedule",
-		"straight to ready only when nothing is overdue",
+		"a message goes straight to ready only when nothing is overdue",
 		nil, "lua.TestEnqueueGoesStraightToReadyOnlyInOrder",
 	},
 	{
@@ -134,11 +136,13 @@ var laterClasses = []class{
 		nil, "scheduler.TestEarlierMessageWakesTheLoop integration.TestWakeTokenOfPlainCommandsIsHeard " +
 			"scheduler.TestWakerReadsTokensOnceAndInAnyNumberOfStreams",
 	},
-	// Stopping and content
+}
+
+var stopping = []class{
 	{
 		"a deploy burns an attempt of everything in flight",
 		"Sidekiq's free fetch loses what is in flight; elsewhere a stop counts as a failure",
-		"what never started or has returned is released with its attempt unchanged",
+		"entries whose handler never started, or has returned, are released with their attempt unchanged",
 		nil, "stream.TestCleanStopLeavesNothingPendingAndBurnsNoAttempt stream.TestStoppedWorkerReleasesWhatItNeverSaw",
 	},
 	{
@@ -161,7 +165,7 @@ var laterClasses = []class{
 	},
 	{
 		"a cancelled message is delivered",
-		"most brokers cannot cancel; where they can, it races with the delivery",
+		"most brokers cannot cancel; in others a cancel races with the delivery",
 		"cancel is one script and answers definitely",
 		nil, "integration.TestG1CancelAnswersDefinitely lua.TestCancelTakesEverythingBack",
 	},
@@ -183,30 +187,32 @@ var laterClasses = []class{
 		"EVALSHA falls back to EVAL",
 		nil, "lua.TestScriptsAreLoadedOnDemand",
 	},
-	// Servers that fail, move and lie
+}
+
+var servers = []class{
 	{
 		"a failover loses what was accepted",
 		"every system on Redis: replication is not waited for",
-		"a producer may ask for copies; the wait travels with the write, on its connection, and follows redirections with it",
+		"a producer may wait for replicas; the wait uses the connection of the write, and follows its redirections",
 		nil, "integration.TestReplicatedSurvivesTheLossOfTheMaster integration.TestG1SentinelFailoverLosesNothingReplicated " +
 			"integration.TestG1ClusterFailoverLosesNothingReplicated",
 	},
 	{
 		"a server says that it is on disk, and it is not",
 		"WAITAOF of Redis 7.4 and of Valkey with everysec; a wait on another connection than the write's",
-		"such a server is refused for Fsynced; a power failure is staged, by what was really synced",
+		"such a server is refused for Fsynced; a test cuts the power of a server and keeps only the synced bytes",
 		nil, "integration.TestFsyncedSurvivesAPowerFailure integration.TestDurabilityThatTheServerCannotGiveIsRefused",
 	},
 	{
 		"a slot that moves stops or loses a queue",
 		"clients that split a transaction, or take TRYAGAIN for a failure",
-		"it is waited for with backoff, other queues go on",
+		"clients wait for the slot with backoff, and other queues go on",
 		nil, "integration.TestG1SlotMigrationLosesNothing",
 	},
 	{
 		"one server of a cluster is away, and everything stops",
 		"loops that serve all queues one after the other, or a leader's key on one node",
-		"each queue has its own loops, and is as calm as its own server; what is shared is remembered",
+		"each queue has its own loops; shared data is remembered while its server is away",
 		nil, "integration.TestQueuesOfOtherMastersGoOnWhileOneIsAway integration.TestAbandonedIsReclaimedWhileAnotherMasterIsAway",
 	},
 }

@@ -31,8 +31,7 @@
 // Two gateways answer HTTP requests. One producer, and one worker of group b, use only gateways: they alternate, and
 // use the other gateway when one fails. The producer publishes single messages, arrays, or lines. After a lost answer
 // it repeats the same ID. The worker waits for deliveries of one queue or of both, some with a time of their own. It
-// extends them, and settles them in every possible way. Gateways take part unless metrics are scraped or the previous
-// release takes part.
+// extends them, and settles them in every possible way. Gateways take part unless metrics are scraped.
 //
 // Every process connects as the user that docs/OPERATIONS.md documents for its role, with no further rights. Faults
 // are made as an administrator. Any command that the server denies one of these users is a failure (users.go).

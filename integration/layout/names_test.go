@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// docs/LAYOUT.md follows a message through the code by names. Each name exists, and every package has a line.
+// docs/design/layout.md follows a message through the code by names. Each name exists, and every package has a line.
 func TestLayoutDocumentNamesWhatIsThere(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/LAYOUT.md")
+	text, err := os.ReadFile("../../docs/design/layout.md")
 	if err != nil {
 		t.Fatal(err)
 	}

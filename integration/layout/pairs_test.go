@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Faults of a mature system are where two features meet, so docs/PAIRS.md decides each pair of features.
+// Faults of a mature system are where two features meet, so docs/design/pairs.md decides each pair of features.
 func TestEachPairOfFeaturesIsDecided(t *testing.T) {
-	text, err := os.ReadFile("../../docs/PAIRS.md")
+	text, err := os.ReadFile("../../docs/design/pairs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
