@@ -9,27 +9,36 @@ import (
 	"testing"
 )
 
-// Faults of a mature system are where two features meet, so docs/design/pairs.md decides each pair of features.
+// Faults of a mature system are where two features meet, so two pages of docs/design decide each pair of features.
 func TestEachPairOfFeaturesIsDecided(t *testing.T) {
-	text, err := os.ReadFile("../../docs/design/pairs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, body, _ := strings.Cut(string(text), "\n## ")
 	var features []string
 	rows := map[string][][]string{}
-	for section := range strings.SplitSeq(body, "\n## ") {
-		feature, table, _ := strings.Cut(section, "\n")
-		features = append(features, feature)
-		for line := range strings.Lines(table) {
-			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
-			if len(cells) != 4 || strings.Contains(line, "---") || strings.Contains(line, "what holds") {
+	short := map[string]string{} // short names of tests
+	for _, page := range []string{"pairs.md", "pairs-delivery.md"} {
+		text, err := os.ReadFile(filepath.Join("../../docs/design", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, body, _ := strings.Cut(string(text), "\n## ")
+		for _, row := range regexp.MustCompile("(?m)^\\| ([a-z ]+) \\| `(\\S+)` \\|").FindAllStringSubmatch(head, -1) {
+			short[row[1]] = row[2]
+		}
+		for section := range strings.SplitSeq(body, "\n## ") {
+			feature, table, _ := strings.Cut(section, "\n")
+			if feature == "Notes" {
 				continue
 			}
-			for i := range cells {
-				cells[i] = strings.TrimSpace(cells[i])
+			features = append(features, feature)
+			for line := range strings.Lines(table) {
+				cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+				if len(cells) != 4 || strings.Contains(line, "---") || strings.Contains(line, "what holds") {
+					continue
+				}
+				for i := range cells {
+					cells[i] = strings.TrimSpace(cells[i])
+				}
+				rows[feature] = append(rows[feature], cells)
 			}
-			rows[feature] = append(rows[feature], cells)
 		}
 	}
 	if len(features) < 24 {
@@ -46,14 +55,14 @@ func TestEachPairOfFeaturesIsDecided(t *testing.T) {
 			if row[0] != later[j] {
 				t.Errorf("%s: row %d is about %q, want %q", feature, j+1, row[0], later[j])
 			}
-			checkPair(t, feature, row, known)
+			checkPair(t, feature, row, known, short)
 		}
 	}
 }
 
-var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
-func checkPair(t *testing.T, feature string, row []string, known map[string]bool) {
+func checkPair(t *testing.T, feature string, row []string, known map[string]bool, short map[string]string) {
 	t.Helper()
 	pair, kind, holds, tests := feature+" with "+row[0], row[1], row[2], row[3]
 	switch kind {
@@ -71,6 +80,9 @@ func checkPair(t *testing.T, feature string, row []string, known map[string]bool
 		if name = strings.Trim(strings.TrimSpace(name), "`"); name == "" {
 			continue
 		}
+		if full := short[name]; full != "" {
+			name = full
+		}
 		if !known[name] {
 			t.Errorf("%s: there is no test %q", pair, name)
 		}
@@ -78,7 +90,7 @@ func checkPair(t *testing.T, feature string, row []string, known map[string]bool
 }
 
 // testNames returns all tests of the module, each as "directory.TestName", where directory is the last part of the package's
-// path.
+// path. Tests of the command have the name "duestream.TestName" as well.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -101,6 +113,9 @@ func testNames(t *testing.T) map[string]bool {
 		}
 		for _, found := range testFunction.FindAllSubmatch(text, -1) {
 			names[filepath.Base(full)+"."+string(found[1])] = true
+			if strings.HasPrefix(filepath.ToSlash(path), "../../cmd/duestream/") {
+				names["duestream."+string(found[1])] = true
+			}
 		}
 		return nil
 	})
@@ -108,4 +123,37 @@ func testNames(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	return names
+}
+
+// Documents about the design and its history name tests, as `TestName` or `package.TestName`. Each test exists.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	known := testNames(t)
+	bare := map[string]bool{}
+	for name := range known {
+		bare[name[strings.Index(name, ".")+1:]] = true
+	}
+	named := regexp.MustCompile("`(?:(\\w+)\\.)?((?:Test|Fuzz)[A-Z]\\w+)`")
+	for folder, least := range map[string]int{"design": 100, "history": 200} {
+		pages, err := filepath.Glob(filepath.Join("../../docs", folder, "*.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, hit := range named.FindAllStringSubmatch(string(text), -1) {
+				found++
+				if hit[1] == "" && !bare[hit[2]] || hit[1] != "" && !known[hit[1]+"."+hit[2]] {
+					t.Errorf("%s: there is no test %s", page, hit[0])
+				}
+			}
+		}
+		if found < least {
+			t.Errorf("docs/%s names %d tests", folder, found)
+		}
+	}
 }
