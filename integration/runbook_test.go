@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,16 +10,15 @@ import (
 	"testing"
 )
 
-// OPERATIONS.md explains every log line that reports a problem, and no line that does not exist.
+// docs/operations/logs.md explains every log line that reports a problem, and no line that does not exist.
 func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "operations", "logs.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n### The log says …\n")
-	section, _, _ = strings.Cut(section, "\n### ")
-	explained := map[string]bool{}
+	_, section, _ := strings.Cut(string(text), "\n## Lines\n")
+	explained := map[string]bool{} // line → logged; a line with … stands for all lines with that beginning
 	for line := range strings.Lines(section) {
 		if cells := strings.Split(line, "|"); len(cells) > 2 {
 			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
@@ -26,34 +26,33 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 			}
 		}
 	}
-	lines := map[string]string{ // by pattern in the sources: the text that follows in the log
-		`\.(?:Warn|Error)\("([^"]+)"`: "",
-		`\bActivity: +"([^"]+)"`:      " is failing",
-		`\breported\("([^"]+)"`:       " is failing",
+	explanation := func(logged string) (line string, found bool) {
+		for line := range explained {
+			begin, _, open := strings.Cut(line, "…")
+			if line == logged || open && strings.HasPrefix(logged, begin) {
+				return line, true
+			}
+		}
+		return "", false
 	}
-	for _, dir := range []string{
-		"bridge", "bridge/admin", "bridge/gateway", "bridge/gateway/access", "bridge/gateway/lmstfy", "bridge/push", "scheduler",
-		"scheduler/producer", "stream", "stream/keeper", "stream/deadletter", "stream/pull",
-	} {
-		files, _ := filepath.Glob(filepath.Join("..", dir, "*.go"))
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for line := range explained { // lines that report no trouble may be explained too
-				explained[line] = explained[line] || strings.Contains(string(source), strconv.Quote(line))
-			}
-			for pattern, end := range lines {
-				for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(source), -1) {
-					if _, ok := explained[m[1]+end]; !ok {
-						t.Errorf("%s logs %q, and OPERATIONS.md does not explain it", file, m[1]+end)
-					}
-					explained[m[1]+end] = true
+	lines := map[string]string{ // by pattern in the sources: the text that follows in the log
+		`\.(?:Warn|Error)\("([^"]+)"`:          "",
+		`slog\.Level(?:Warn|Error), "([^"]+)"`: "",
+		`\bActivity: +"([^"]+)"`:               " is failing",
+		`\breported\("([^"]+)"`:                " is failing",
+	}
+	for file, source := range loggingSources(t) {
+		for line := range explained { // lines that report no trouble may be explained too
+			explained[line] = explained[line] || strings.Contains(source, strconv.Quote(line))
+		}
+		for pattern, end := range lines {
+			for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(source, -1) {
+				line, found := explanation(m[1] + end)
+				if !found {
+					t.Errorf("%s logs %q, and logs.md does not explain it", file, m[1]+end)
+					continue
 				}
+				explained[line] = true
 			}
 		}
 	}
@@ -62,16 +61,41 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	}
 	for line, logged := range explained {
 		if !logged {
-			t.Errorf("OPERATIONS.md explains %q, which nothing logs", line)
+			t.Errorf("logs.md explains %q, which nothing logs", line)
 		}
 	}
 }
 
-// Links within OPERATIONS.md and COOKBOOK.md, and from them to other documents, have a target.
-func TestLinksOfOperationsLeadSomewhere(t *testing.T) {
+// loggingSources returns the sources of all packages that write log lines, by file.
+func loggingSources(t *testing.T) map[string]string {
+	t.Helper()
+	sources := map[string]string{}
+	for _, root := range []string{"bridge", "cmd/duestream", "internal", "lua", "scheduler", "stream"} {
+		err := filepath.WalkDir(filepath.Join("..", root), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == "conformance" || d.Name() == "bench"):
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			source, err := os.ReadFile(path)
+			sources[path] = string(source)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sources
+}
+
+// Links within the documents, and from one to another, have a target.
+func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
 	t.Parallel()
 	anchors := func(document string) map[string]bool {
-		text, err := os.ReadFile(filepath.Join("..", "docs", document))
+		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,19 +106,41 @@ func TestLinksOfOperationsLeadSomewhere(t *testing.T) {
 		}
 		return found
 	}
-	for _, from := range []string{"OPERATIONS.md", "COOKBOOK.md"} {
-		text, err := os.ReadFile(filepath.Join("..", "docs", from))
+	documents, err := filepath.Glob("../*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir("../docs", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			documents = append(documents, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for _, from := range documents {
+		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`\]\(([A-Za-z./]*)#([^)]+)\)`).FindAllStringSubmatch(string(text), -1) {
-			document := m[1]
-			if document == "" {
-				document = from
+		for _, m := range regexp.MustCompile(`\]\(([A-Za-z0-9_./-]*)(?:#([^)\s]+))?\)`).FindAllStringSubmatch(string(text), -1) {
+			links++
+			to := from
+			if m[1] != "" {
+				to = filepath.Join(filepath.Dir(from), m[1])
 			}
-			if !anchors(document)[m[2]] {
-				t.Errorf("%s links to #%s, and %s has no such heading", from, m[2], document)
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links to %s, which does not exist", from, m[1])
+				continue
+			}
+			if m[2] != "" && !anchors(to)[m[2]] {
+				t.Errorf("%s links to #%s, and %s has no such heading", from, m[2], to)
 			}
 		}
+	}
+	if links < 50 {
+		t.Errorf("%d links were found", links)
 	}
 }

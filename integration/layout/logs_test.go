@@ -17,8 +17,8 @@ import (
 
 var logMethods = map[string]int{"Debug": 1, "Info": 1, "Warn": 1, "Error": 1, "With": 0, "Log": 3, "LogAttrs": 3}
 
-// The keys of log lines are listed in docs/OPERATIONS.md, each with one meaning, so that nobody needs the source to
-// search logs. This test finds only keys given by slog.String and the like, so a bare key beside its value is an
+// The keys of log lines are listed in docs/operations/logs.md, each with one meaning, so that nobody needs the source
+// to search logs. This test finds only keys given by slog.String and the like, so a bare key beside its value is an
 // error.
 func TestLogKeysAreDocumented(t *testing.T) {
 	t.Parallel()
@@ -38,11 +38,11 @@ func TestLogKeysAreDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/operations/logs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(text), "\n| key in a log line |")
+	_, table, _ := strings.Cut(string(text), "\n| Key in a log line |")
 	table, _, _ = strings.Cut(table, "\n\n")
 	listed := map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(table, -1) {
@@ -55,7 +55,7 @@ func TestLogKeysAreDocumented(t *testing.T) {
 			t.Errorf("key %q is not snake_case: %v", key, used[key])
 		}
 		if !listed[key] {
-			t.Errorf("key %q is not in the table of docs/OPERATIONS.md: %v", key, used[key])
+			t.Errorf("key %q is not in the table of docs/operations/logs.md: %v", key, used[key])
 		}
 		delete(listed, key)
 	}
@@ -65,7 +65,7 @@ func TestLogKeysAreDocumented(t *testing.T) {
 		}
 	}
 	for key := range listed {
-		t.Errorf("docs/OPERATIONS.md lists %q, which no line has", key)
+		t.Errorf("docs/operations/logs.md lists %q, which no line has", key)
 	}
 }
 
