@@ -88,7 +88,7 @@ var (
 // outage of all bridges it makes up for missed occurrences by Missed. ErrInvalid names every wrong field. Repeating
 // is harmless. Recur does not wait for the Client's Durability.
 //
-// The methods about recurrences need more rights than a producer has: see docs/OPERATIONS.md.
+// The methods about recurrences need more rights than a producer has: see docs/operations/users.md.
 func (c *Client) Recur(ctx context.Context, r Recurrence) (RecurrenceChange, error) {
 	return tried(ctx, c, func(ctx context.Context) (RecurrenceChange, error) { return c.planner.Put(ctx, r) })
 }

@@ -57,7 +57,7 @@ type Cancellation = producer.Cancellation
 // partitions in steps of a thousand: seconds for a million messages. With an error, the answers describe the work
 // done so far, and VerdictNotFound is not definite. Errors as for Cancel. Also ErrOldBridge, before any change, while
 // a bridge is alive that would dead-letter a cancelled delivery, unless ClientConfig.AllowOldBridges is set. The user
-// needs more rights than for Cancel: see Users in docs/OPERATIONS.md.
+// needs more rights than for Cancel: see docs/operations/users.md.
 func (c *Client) CancelRunning(ctx context.Context, queue, group string, ids ...string) ([]Cancellation, error) {
 	return c.producer.CancelRunning(ctx, queue, group, ids...)
 }

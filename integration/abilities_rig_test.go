@@ -17,8 +17,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// asUser is one ability of the table in docs/OPERATIONS.md, on one server: a user with the rights of its row, and a
-// queue that uses every feature.
+// asUser is one ability of the table in docs/operations/users.md, on one server: a user with the rights of its row, and
+// a queue that uses every feature.
 type asUser struct {
 	*guests
 	t      *testing.T
@@ -53,7 +53,7 @@ func (g *guests) served(t *testing.T) *bridge.Redis {
 // partitions.
 func (g *guests) as(t *testing.T, user, also, login string, administrator *bridge.Redis) *asUser {
 	t.Helper()
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}

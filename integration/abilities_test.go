@@ -145,7 +145,7 @@ func (r abilitiesOf) name(can string) string {
 // with a rate, because no test had used a rate.
 func TestUsersHaveEveryAbilityOfTheTable(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}

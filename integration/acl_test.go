@@ -21,11 +21,11 @@ type documentedUser struct{ name, password, command string }
 
 var setUser = regexp.MustCompile(`ACL SETUSER (\S+) on >(\S+) `)
 
-// documentedUsers returns the users of docs/OPERATIONS.md with the commands that create them.
+// documentedUsers returns the users of docs/operations/users.md with the commands that create them.
 func documentedUsers(t *testing.T) map[string]documentedUser {
 	t.Helper()
 	users := map[string]documentedUser{}
-	for _, b := range fencedBlocks(t, "docs/OPERATIONS.md", "redis-cli") {
+	for _, b := range fencedBlocks(t, "docs/operations/users.md", "redis-cli") {
 		for _, s := range steps(t, b) {
 			if m := setUser.FindStringSubmatch(s.command); m != nil {
 				users[m[1]] = documentedUser{m[1], m[2], s.command}

@@ -13,16 +13,16 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// alsoNeeded returns additional rights from docs/OPERATIONS.md: those in the first group of the pattern.
+// alsoNeeded returns additional rights from docs/operations/users.md: those in the first group of the pattern.
 func alsoNeeded(t *testing.T, pattern string) []string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "docs", "OPERATIONS.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "operations", "users.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := regexp.MustCompile(pattern).FindSubmatch(text)
 	if m == nil {
-		t.Fatalf("docs/OPERATIONS.md does not say %q", pattern)
+		t.Fatalf("docs/operations/users.md does not say %q", pattern)
 	}
 	return strings.Fields(strings.ReplaceAll(string(m[1]), `\|`, "|"))
 }
@@ -77,7 +77,7 @@ func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 		t.Parallel()
 		w := redistest.Sentinels(t, redistest.SentinelOptions{})
 		create(t, w.Servers, alsoNeeded(t, "\\| `([^`]+)` \\| every Go program behind Sentinel \\|"))
-		watcher := alsoNeeded(t, "a Go program needs `([^`]+)`\\s+there")
+		watcher := alsoNeeded(t, "There a Go program needs `([^`]+)`")
 		for _, s := range w.Sentinels {
 			s.Do(t, append([]string{"ACL", "SETUSER", "watcher", "on", ">look"}, watcher...)...)
 		}

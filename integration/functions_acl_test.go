@@ -11,8 +11,8 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// A user of functions has the documented rights of a producer or worker (docs/OPERATIONS.md), with +fcall instead of
-// +evalsha and +eval. These suffice for all functions of that role, and do not allow changing functions. An operator
+// A user of functions has the documented rights of a producer or worker (docs/operations/users.md), with +fcall instead
+// of +evalsha and +eval. These suffice for all functions of that role, and do not allow changing functions. An operator
 // may do both.
 func TestUsersOfFunctions(t *testing.T) {
 	t.Parallel()

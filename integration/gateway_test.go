@@ -62,8 +62,8 @@ func (a *asker) takes(count int) (tokens []any) {
 	return tokens
 }
 
-// The documented user of a gateway (docs/OPERATIONS.md) has the rights for every request, on every server, and for
-// the first token.
+// The documented user of a gateway (docs/operations/users.md) has the rights for every request, on every server, and
+// for the first token.
 func TestADocumentedGatewayDoesItsWork(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {

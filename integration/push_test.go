@@ -23,7 +23,7 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// The permissions that docs/OPERATIONS.md gives a worker for callbacks are enough to post. Without them, only
+// The permissions that docs/operations/users.md gives a worker for callbacks are enough to post. Without them, only
 // operators, bridges and the doctor can see a target's URL and its signing keys.
 func TestADocumentedWorkerPostsCallbacks(t *testing.T) {
 	t.Parallel()
@@ -57,7 +57,7 @@ func TestADocumentedWorkerPostsCallbacks(t *testing.T) {
 				t.Errorf("%s writes targets", user)
 			}
 		}
-		text, err := os.ReadFile("../docs/OPERATIONS.md")
+		text, err := os.ReadFile("../docs/operations/users.md")
 		if err != nil {
 			t.Fatal(err)
 		}

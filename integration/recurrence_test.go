@@ -93,8 +93,8 @@ func TestEachOccurrenceIsDeliveredOnceWhileBridgesAreKilled(t *testing.T) {
 	}
 }
 
-// The permissions that docs/OPERATIONS.md gives a producer for recurrences are enough for everything that a Client
-// does with them. Without them, no call does a part of its work.
+// The permissions that docs/operations/users.md gives a producer for recurrences are enough for everything that a
+// Client does with them. Without them, no call does a part of its work.
 func TestADocumentedProducerMayWriteRecurrences(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
@@ -111,7 +111,7 @@ func TestADocumentedProducerMayWriteRecurrences(t *testing.T) {
 		if _, err := client.Recur(ctx, r); !errors.Is(err, bridge.ErrDenied) {
 			t.Fatal(err)
 		}
-		text, err := os.ReadFile("../docs/OPERATIONS.md")
+		text, err := os.ReadFile("../docs/operations/users.md")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,10 +15,10 @@ import (
 
 var serverRow = regexp.MustCompile("(?m)^\\| (Redis|Valkey) (\\d+\\.\\d+) \\| (yes|no) \\| `([A-Z]+)` \\| (yes|no) \\|$")
 
-// The table of servers in docs/OPERATIONS.md matches what each server does, and has a row for every server that tests
-// know.
+// The table of servers in docs/operations/deploy.md matches what each server does, and has a row for every server that
+// tests know.
 func TestServersDifferAsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../docs/operations/deploy.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 type DeniedError struct {
 	Command string // "XTRIM", "XGROUP CREATE"
 	// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
-	// docs/OPERATIONS.md have what it needs. Nothing was changed.
+	// docs/operations/users.md have what it needs. Nothing was changed.
 	Script, Key string
 	Users       []string
 

@@ -166,7 +166,7 @@ func Hint(err error) string {
 	}{
 		{ErrFull, "raise maxmemory, or find what fills it with `duestream stats`; what is scheduled is still delivered"},
 		{ErrWrongType, "another program uses a key of this queue: look at it with `redis-cli TYPE`, or use another prefix"},
-		{ErrDenied, "check user and password in the URL, and the ACL rules of that user: see Users in docs/OPERATIONS.md"},
+		{ErrDenied, "check user and password in the URL, and the ACL rules of that user: see docs/operations/users.md"},
 		{ErrUntrusted, "is this the port for TLS, and does the URL name the CA (ca=), the name in the server's certificate " +
 			"(server_name=), and a certificate of your own (cert=, key=) if the server asks for one?"},
 		{ErrUnsupported, "duestream needs Redis 7.0 or Valkey 7.2 at least, with maxmemory-policy noeviction; durability " +

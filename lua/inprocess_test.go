@@ -122,10 +122,10 @@ func TestScriptsAreLoadedOnDemand(t *testing.T) {
 	})
 }
 
-// The in-process server lacks exactly what docs/OPERATIONS.md says: each reason in notInProcess is an item of its list,
-// and there are no others.
+// The in-process server lacks exactly what docs/operations/deploy.md says: each reason in notInProcess is an item of
+// its list, and there are no others.
 func TestInProcessServerLacksWhatIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../docs/operations/deploy.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package lua
 
 import "slices"
 
-// usersOf names, for each script, the users of docs/OPERATIONS.md whose programs run it. Package integration/acl
+// usersOf names, for each script, the users of docs/operations/users.md whose programs run it. Package integration/acl
 // derives that from the sources, too, and fails if this differs. The operator runs all scripts.
 var usersOf = map[string][]string{
 	"ack": {"gateway", "worker"}, "cancel": {"gateway", "producer"}, "cancel_entries": {"gateway"}, "cancel_retries": {"gateway", "producer"}, "configure": {"bridge", "gateway"}, "delete_empty": nil, "drain": {"bridge", "gateway"},

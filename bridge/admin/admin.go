@@ -7,10 +7,10 @@
 //	letters := a.DeadLetters()
 //	result, err := letters.RedriveMatching(ctx, "emails", admin.LetterFilter{Group: "sender"}, admin.RedriveOptions{Rate: 100})
 //
-// An invalid name of a queue or group, or an invalid ID, gives bridge.ErrInvalid before Redis is touched. Every
-// method that calls the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user
-// "operator" of docs/OPERATIONS.md), bridge.ErrWrongType, or the error of its context. Each method names its further
-// errors. An unused queue is empty, not an error, unless the method names ErrNoQueue.
+// An invalid name of a queue or group, or an invalid ID, gives bridge.ErrInvalid before Redis is touched. Every method
+// that calls the server may return bridge.ErrUnavailable, bridge.ErrDenied (it needs the rights of the user "operator"
+// of docs/operations/users.md), bridge.ErrWrongType, or the error of its context. Each method names its further errors.
+// An unused queue is empty, not an error, unless the method names ErrNoQueue.
 //
 // Sizes are in bytes. In JSON, durations are whole milliseconds (Millis) and times are RFC 3339, by the server's clock.
 // Methods that walk through a queue do so in bounded steps, and other commands run in between. So a message that moves

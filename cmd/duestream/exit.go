@@ -120,7 +120,7 @@ var outcomes = []outcome{
 	{admin.ErrNoFunctions, exitFailure, "functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses redis-server or valkey-server when one is on the PATH"},
 	{admin.ErrForeignFunctions, exitFailure, "whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its functions are gone then"},
 	{admin.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
-	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see Users in docs/OPERATIONS.md"},
+	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see docs/operations/users.md"},
 	{admin.ErrNewBridge, exitFailure, "stop the bridges of this release first: `duestream health` lists them; --force goes on all the same"},
 	{bridge.ErrOldBridge, exitFailure, "`duestream health` lists the bridges; upgrade the older ones first: see Upgrade and rollback in docs/OPERATIONS.md"},
 	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},

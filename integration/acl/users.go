@@ -19,7 +19,7 @@ var (
 	alsoRules = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| (.*) \\|$")
 )
 
-// User is a user of docs/OPERATIONS.md.
+// User is a user of docs/operations/users.md.
 type User struct {
 	Line     string // the command that creates the user: ACL SETUSER …
 	Password string

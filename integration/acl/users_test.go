@@ -178,7 +178,7 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 // of more than 16 entries failed after its XACKs.
 func TestUsersFollowFromTheSources(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 	for _, name := range []string{"producer", "worker", "bridge", "gateway"} {
 		user, ok := users[name]
 		if !ok {
-			t.Fatalf("docs/OPERATIONS.md has no user %s", name)
+			t.Fatalf("docs/operations/users.md has no user %s", name)
 		}
 		if _, err := do(strings.Fields(user.Line)...); err != nil {
 			t.Fatal(err)
@@ -214,14 +214,14 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 			reply, err := do(append([]string{"ACL", "DRYRUN", name}, words(n, u.key)...)...)
 			if what := u.command + u.key; (err != nil || reply != "OK") && !told[what] {
 				told[what] = true
-				t.Errorf("%s lacks %s on %q, which %s may call: add +%s to `ACL SETUSER %s` in docs/OPERATIONS.md, Users, in "+
+				t.Errorf("%s lacks %s on %q, which %s may call: add +%s to `ACL SETUSER %s` in docs/operations/users.md, in "+
 					"the brackets of that key (%s %v)",
 					name, u.command, u.key, u.why, strings.ToLower(strings.ReplaceAll(u.command, " ", "|")), name, reply, err)
 			}
 		}
 		for _, one := range superfluous(user, all) {
 			t.Errorf("%s may %s, and nothing that its program sends needs it: take it out of `ACL SETUSER %s` in "+
-				"docs/OPERATIONS.md, Users", name, one, name)
+				"docs/operations/users.md", name, one, name)
 		}
 	}
 	// The doctor's rights are checked by its own tests, command by command.
@@ -249,7 +249,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 // The documented user of a process with several roles has exactly the rights of those roles.
 func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}

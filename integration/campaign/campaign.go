@@ -108,7 +108,7 @@ func Run(t testing.TB, cfg Config) *Result {
 	c.must("come to rest", err)
 	stopPulse()
 	c.denied.Range(func(what, _ any) bool {
-		t.Errorf("a user of docs/OPERATIONS.md cannot do its work: %v", what)
+		t.Errorf("a user of docs/operations/users.md cannot do its work: %v", what)
 		return true
 	})
 

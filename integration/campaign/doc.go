@@ -33,8 +33,8 @@
 // it repeats the same ID. The worker waits for deliveries of one queue or of both, some with a time of their own. It
 // extends them, and settles them in every possible way. Gateways take part unless metrics are scraped.
 //
-// Every process connects as the user that docs/OPERATIONS.md documents for its role, with no further rights. Faults
-// are made as an administrator. Any command that the server denies one of these users is a failure (users.go).
+// Every process connects as the user that docs/operations/users.md documents for its role, with no further rights.
+// Faults are made as an administrator. Any command that the server denies one of these users is a failure (users.go).
 //
 // The ID of a message tells its plan (message.go). Most messages are acknowledged at once, some after a while, some
 // only after the visibility timeout. Some fail once or twice, some until their attempts are used up, and some are

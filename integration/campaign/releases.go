@@ -50,7 +50,7 @@ func (c *controller) release(s *slot) {
 	}
 }
 
-// withBefore gives users the rights that OPERATIONS.md documents while both releases run: the line of the previous
+// withBefore gives users the rights that the documents give while both releases run: the line of the previous
 // release, and the words and selectors that this one adds.
 func (g *guests) withBefore(document string) {
 	for name, old := range acl.Users(withPrefix(document)) {

@@ -10,7 +10,7 @@ import (
 	"github.com/duestream/duestream/integration/acl"
 )
 
-// userOf maps a role to its user in docs/OPERATIONS.md. Faults are made as an administrator.
+// userOf maps a role to its user in docs/operations/users.md. Faults are made as an administrator.
 var userOf = map[string]string{
 	roleProducer: "producer", roleBridge: "bridge", roleWorker: "worker", roleHolder: "worker", rolePlain: "plain-worker",
 	roleOperator: "operator", roleGateway: "operator",
@@ -25,7 +25,7 @@ type guests struct {
 }
 
 func readUsers() (*guests, error) {
-	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/operations/users.md")
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func readUsers() (*guests, error) {
 		acl.Also(page, "a `Client` that cancels what is ready or running")}
 	for role, user := range userOf {
 		if g.users[user].Line == "" {
-			return nil, fmt.Errorf("docs/OPERATIONS.md has no user %s for a %s", user, role)
+			return nil, fmt.Errorf("docs/operations/users.md has no user %s for a %s", user, role)
 		}
 	}
 	return g, nil

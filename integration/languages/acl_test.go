@@ -23,7 +23,7 @@ exec "$@"
 // in Python and Node.js could not read the settings of their queue.
 func TestExamplesWorkAsPlainUsers(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -295,19 +295,19 @@ var mutants = []mutant{
 		test: []string{"-run", "TestScriptsNeedNoMoreThanIsRead", "./lua"},
 	},
 	{
-		name: "the documented worker lacks XTRIM", file: "docs/OPERATIONS.md",
+		name: "the documented worker lacks XTRIM", file: "docs/operations/users.md",
 		old:  " +xdel +xtrim +xrange +xpending",
 		new:  " +xdel +xrange +xpending",
 		test: []string{"-run", "TestUsersFollowFromTheSources", "./integration/acl"},
 	},
 	{
-		name: "the documented producer may write settings", file: "docs/OPERATIONS.md",
+		name: "the documented producer may write settings", file: "docs/operations/users.md",
 		old:  "(%R~duestream:{*}:policy +hget +hmget) (~duestream:{*}:stream +xadd)",
 		new:  "(~duestream:{*}:policy +hget +hmget +hset) (~duestream:{*}:stream +xadd)",
 		test: []string{"-run", "TestUsersFollowFromTheSources", "./integration/acl"},
 	},
 	{
-		name: "the documented operator may flush all functions", file: "docs/OPERATIONS.md",
+		name: "the documented operator may flush all functions", file: "docs/operations/users.md",
 		old:  " -function|flush",
 		new:  "",
 		test: []string{"-run", "TestUsersCanDoNothingElse", "./integration"},
@@ -325,7 +325,7 @@ var mutants = []mutant{
 		test: []string{"-run", "TestDoctorSaysWhatItCouldNotLookAt", "./bridge/admin/doctor"},
 	},
 	{
-		name: "the documented plain worker reads settings one by one only", file: "docs/OPERATIONS.md",
+		name: "the documented plain worker reads settings one by one only", file: "docs/operations/users.md",
 		old:  "+hget +hmget +hgetall)",
 		new:  "+hget +hmget)",
 		test: []string{"-run", "TestExamplesWorkAsPlainUsers", "./integration/languages"},

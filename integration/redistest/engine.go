@@ -13,7 +13,7 @@ import (
 const pullRetry = 10 * time.Minute // after a failed pull, other test processes wait this long before they try again
 
 // Images are the server images that [Each] looks for, with the preferred one first. All are optional.
-// docs/OPERATIONS.md describes how they differ.
+// docs/operations/deploy.md describes how they differ.
 func Images() []string {
 	return []string{"redis:7.0", "redis:8.0", "valkey/valkey:8.1", "valkey/valkey:9.1", "redis:8.6", "valkey/valkey:8.0"}
 }

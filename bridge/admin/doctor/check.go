@@ -93,7 +93,7 @@ var (
 		"connect the replicas, or redis-cli CONFIG SET min-replicas-to-write 0")
 	needsReplicas = check("D110", "needs-replicas", Note, "`min-replicas-to-write` is not 0",
 		"without a good replica all writes are refused, also those that deliver and acknowledge",
-		"nothing, if that is what you want (docs/OPERATIONS.md, Failover)")
+		"nothing, if that is what you want (docs/operations/durability.md)")
 	isReplica = check("D111", "is-replica", Error, "the server is a replica",
 		"it takes no writes", "use the URL of the master, or of the sentinels with ?master_set=")
 	clockApart = check("D112", "clock-apart", Warning,
@@ -103,9 +103,10 @@ var (
 	notChecked = check("D113", "not-checked", Warning,
 		"the user may not run `INFO`, so the settings of the server could not be checked",
 		"it may delete queues when it is full, lose messages in a crash, or be too old",
-		"run duestream doctor as a user that has +info: docs/OPERATIONS.md, Users")
+		"run duestream doctor as a user that has +info: docs/operations/users.md")
 	notLookedAt = check("D114", "not-looked-at", Note, "the user lacks a right that a look needs",
-		"what is wrong there is not found", "grant it, or run duestream doctor as a user that has it: docs/OPERATIONS.md, Users")
+		"what is wrong there is not found",
+		"grant it, or run duestream doctor as a user that has it: docs/operations/users.md")
 	full = check("D115", "full", Error, "as much as `maxmemory` or more is used, and the server deletes nothing",
 		"new messages are refused (OOM); what was scheduled is delivered, retried, acknowledged and freed as ever",
 		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; then Redis is full in docs/OPERATIONS.md")

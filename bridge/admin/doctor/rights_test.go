@@ -17,13 +17,13 @@ import (
 // Regression: it reported "nothing is wrong" for a server that evicts, because the user could not read the setting.
 func TestDoctorSaysWhatItCouldNotLookAt(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	line := regexp.MustCompile(`(?m)^> ACL SETUSER doctor on >\S+ (.*)$`).FindStringSubmatch(string(text))
 	if line == nil {
-		t.Fatal("docs/OPERATIONS.md has no user doctor")
+		t.Fatal("docs/operations/users.md has no user doctor")
 	}
 	server := redistest.Own(t, sound...)
 	p := newPatient(t, server)

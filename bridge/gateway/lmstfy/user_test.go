@@ -17,7 +17,7 @@ import (
 // documented beside them.
 func TestTheDocumentedUserIsEnough(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../../docs/operations/users.md")
 	if err != nil {
 		t.Fatal(err)
 	}
