@@ -10,6 +10,31 @@ import (
 	"testing"
 )
 
+// loggingSources returns the sources of all packages that write log lines, by file.
+func loggingSources(t *testing.T) map[string]string {
+	t.Helper()
+	sources := map[string]string{}
+	for _, root := range []string{"bridge", "cmd/duestream", "internal", "lua", "scheduler", "stream"} {
+		err := filepath.WalkDir(filepath.Join("..", root), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && (d.Name() == "conformance" || d.Name() == "bench"):
+				return filepath.SkipDir
+			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			source, err := os.ReadFile(path)
+			sources[path] = string(source)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return sources
+}
+
 // docs/operations/logs.md explains every log line that reports a problem, and no line that does not exist.
 func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 	t.Parallel()
@@ -63,84 +88,5 @@ func TestEveryTroubledLogLineIsExplained(t *testing.T) {
 		if !logged {
 			t.Errorf("logs.md explains %q, which nothing logs", line)
 		}
-	}
-}
-
-// loggingSources returns the sources of all packages that write log lines, by file.
-func loggingSources(t *testing.T) map[string]string {
-	t.Helper()
-	sources := map[string]string{}
-	for _, root := range []string{"bridge", "cmd/duestream", "internal", "lua", "scheduler", "stream"} {
-		err := filepath.WalkDir(filepath.Join("..", root), func(path string, d fs.DirEntry, err error) error {
-			switch {
-			case err != nil:
-				return err
-			case d.IsDir() && (d.Name() == "conformance" || d.Name() == "bench"):
-				return filepath.SkipDir
-			case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
-				return nil
-			}
-			source, err := os.ReadFile(path)
-			sources[path] = string(source)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	return sources
-}
-
-// Links within the documents, and from one to another, have a target.
-func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
-	t.Parallel()
-	anchors := func(document string) map[string]bool {
-		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := map[string]bool{}
-		for _, m := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(string(text), -1) {
-			anchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(m[1]), "")
-			found[strings.ReplaceAll(anchor, " ", "-")] = true
-		}
-		return found
-	}
-	documents, err := filepath.Glob("../*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = filepath.WalkDir("../docs", func(path string, _ fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".md") {
-			documents = append(documents, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := 0
-	for _, from := range documents {
-		text, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`\]\(([A-Za-z0-9_./-]*)(?:#([^)\s]+))?\)`).FindAllStringSubmatch(string(text), -1) {
-			links++
-			to := from
-			if m[1] != "" {
-				to = filepath.Join(filepath.Dir(from), m[1])
-			}
-			if _, err := os.Stat(to); err != nil {
-				t.Errorf("%s links to %s, which does not exist", from, m[1])
-				continue
-			}
-			if m[2] != "" && !anchors(to)[m[2]] {
-				t.Errorf("%s links to #%s, and %s has no such heading", from, m[2], to)
-			}
-		}
-	}
-	if links < 50 {
-		t.Errorf("%d links were found", links)
 	}
 }
