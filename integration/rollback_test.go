@@ -20,16 +20,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// upgradeSteps returns the blocks of commands of OPERATIONS.md, Upgrade and rollback, with one command per line.
+// upgradeSteps returns the blocks of commands of docs/operations/upgrade.md, with one command per line.
 func upgradeSteps(t *testing.T) (steps []string) {
 	t.Helper()
-	text, err := os.ReadFile("../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../docs/operations/upgrade.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Upgrade and rollback\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	for i, block := range strings.Split(section, "```") {
+	for i, block := range strings.Split(string(text), "```") {
 		if i%2 == 1 {
 			_, lines, _ := strings.Cut(block, "\n")
 			steps = append(steps, strings.Split(strings.TrimSpace(lines), "\n")...)

@@ -23,7 +23,7 @@ type OldBridgeError struct {
 func (e *OldBridgeError) Error() string {
 	b := e.Bridge
 	return fmt.Sprintf("%v: bridge %s (host %s, process %d, version %s) has protocol level %d, and %s need level %d: upgrade "+
-		"it, or stop it; see Upgrade and rollback in docs/OPERATIONS.md", ErrOldBridge, b.ID, orDash(b.Host), b.PID, orDash(b.Version),
+		"it, or stop it; see docs/operations/upgrade.md", ErrOldBridge, b.ID, orDash(b.Host), b.PID, orDash(b.Version),
 		b.Level, e.What, e.Needs)
 }
 

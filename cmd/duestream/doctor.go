@@ -32,7 +32,7 @@ func (a *app) doctor() *cobra.Command {
 		Use:   "doctor [<queue>...]",
 		Short: "Check the server's settings, and that all queues are in order",
 		Long: `Looks at the settings of the server, and at everything that duestream keeps there, of
-some queues or of all: what is wrong, why it matters, and what to do. docs/OPERATIONS.md
+some queues or of all: what is wrong, why it matters, and what to do. docs/operations/doctor.md
 lists all codes. What looks wrong is looked at again some seconds later, so that nothing
 is found of a system that only works. Looking writes nothing, and asks in small steps.
 

@@ -122,7 +122,7 @@ var outcomes = []outcome{
 	{admin.ErrNewerFunctions, exitFailure, "clients may rely on the newer ones: use a newer duestream, or go back with --force"},
 	{errFunctionsDenied, exitFailure, "the user needs +function|list +fcall to look, and +function|load +function|delete to change: see docs/operations/users.md"},
 	{admin.ErrNewBridge, exitFailure, "stop the bridges of this release first: `duestream health` lists them; --force goes on all the same"},
-	{bridge.ErrOldBridge, exitFailure, "`duestream health` lists the bridges; upgrade the older ones first: see Upgrade and rollback in docs/OPERATIONS.md"},
+	{bridge.ErrOldBridge, exitFailure, "`duestream health` lists the bridges; upgrade the older ones first: see docs/operations/upgrade.md"},
 	{bridge.ErrNotDurable, exitNotDurable, "are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, exitDuplicate, "`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with `duestream reschedule`"},
 	{bridge.ErrFull, exitFull, admin.Hint(bridge.ErrFull)},

@@ -22,8 +22,9 @@ import (
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 const (
-	rulesPath = "deploy/prometheus/rules.yml"
-	runbooks  = "https://github.com/duestream/duestream/blob/main/docs/OPERATIONS.md#"
+	rulesPath  = "deploy/prometheus/rules.yml"
+	alertsPage = "docs/operations/alerts.md"
+	runbooks   = "https://github.com/duestream/duestream/blob/main/" + alertsPage + "#"
 )
 
 // rule is an alert rule.
@@ -61,21 +62,19 @@ func rules(t testing.TB) []rule {
 // Every rule has a severity, a summary that names its queue or group, the next step, and an existing runbook.
 func TestEveryAlertHasARunbook(t *testing.T) {
 	t.Parallel()
-	operations := file(t, "docs/OPERATIONS.md")
-	_, section, _ := strings.Cut(operations, "\n## Alerts\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	page := file(t, alertsPage)
 	headings := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^### (\w+)$`).FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^## (Duestream\w*)$`).FindAllStringSubmatch(page, -1) {
 		headings[m[1]] = true
 	}
 	for _, r := range rules(t) {
 		if !headings[r.Alert] || r.Annotations["runbook_url"] != runbooks+strings.ToLower(r.Alert) {
-			t.Errorf("%s has the runbook %s, and OPERATIONS.md a heading for it: %t", r.Alert, r.Annotations["runbook_url"],
+			t.Errorf("%s has the runbook %s, and %s a heading for it: %t", r.Alert, r.Annotations["runbook_url"], alertsPage,
 				headings[r.Alert])
 		}
 		delete(headings, r.Alert)
 		severity := r.Labels["severity"]
-		_, runbook, _ := strings.Cut(section, "\n### "+r.Alert+"\n\n*")
+		_, runbook, _ := strings.Cut(page, "\n## "+r.Alert+"\n\n*")
 		if severity != "critical" && severity != "warning" || !strings.HasPrefix(strings.ToLower(runbook), severity+".*") {
 			t.Errorf("%s has severity %q, and its runbook begins otherwise", r.Alert, severity)
 		}
@@ -121,14 +120,14 @@ func TestEveryAlertHasACase(t *testing.T) {
 	}
 }
 
-// The table of scenes in OPERATIONS.md matches the staged run, and every alert has a scene.
+// The table of scenes in docs/operations/alerts.md matches the staged run, and every alert has a scene.
 func TestScenesAreDocumented(t *testing.T) {
 	t.Parallel()
-	operations, staged := file(t, "docs/OPERATIONS.md"), file(t, "integration/alerts/staged_test.go")
+	page, staged := file(t, alertsPage), file(t, "integration/alerts/staged_test.go")
 	number := 0
 	for _, m := range regexp.MustCompile(`(?m)^\ts\.scene\("([^"]+)", ([^\n]*)`).FindAllStringSubmatch(staged, -1) {
 		number++
-		row := regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(number) + ` \| (.*)$`).FindString(operations)
+		row := regexp.MustCompile(`(?m)^\| ` + strconv.Itoa(number) + ` \| (.*)$`).FindString(page)
 		var want []string
 		for _, name := range regexp.MustCompile(`Duestream\w+`).FindAllString(m[2], -1) {
 			want = append(want, "`"+name+"`")
@@ -136,7 +135,7 @@ func TestScenesAreDocumented(t *testing.T) {
 		begins, _, _ := strings.Cut(m[1], ",")
 		if !strings.Contains(row, begins) || !strings.Contains(row, strings.Join(want, ", ")) ||
 			strings.Count(row, "Duestream") != len(want) {
-			t.Errorf("scene %d, %s, fires %v; OPERATIONS.md says %s", number, m[1], want, row)
+			t.Errorf("scene %d, %s, fires %v; %s says %s", number, m[1], want, alertsPage, row)
 		}
 	}
 	for _, r := range rules(t) {

@@ -107,11 +107,11 @@
 // a worker of group a, a plain worker, and the clients of gateways. The rest change with the bridges: a producer, a
 // gateway, a worker of each group, and the operator.
 //
-// A third attacker repeats the procedures that docs/OPERATIONS.md gives for upgrade and rollback, concurrently with
-// the other two. It upgrades the bridges one by one, then workers, then producers. After a while with bridges of this
-// release only, it rolls back producers and workers, stops all bridges, rolls back the queues every other time, and
-// starts bridges of the previous release. It ends with bridges of this release. Users have the rights that the page
-// gives them while both releases run.
+// A third attacker repeats the procedures that docs/operations/upgrade.md gives, concurrently with the other two. It
+// upgrades the bridges one by one, then workers, then producers. After a while with bridges of this release only, it
+// rolls back producers and workers, stops all bridges, rolls back the queues every other time, and starts bridges of
+// the previous release. It ends with bridges of this release. Users have the rights that the page gives them while both
+// releases run.
 //
 // Calls that must be refused while a bridge of the previous release is alive (ErrOldBridge) are counted as refused:
 // in this release's producers and gateways, messages with a key. Each time, a recurrence, and a rate with a ready

@@ -85,7 +85,7 @@ func words(line string) (all []string) {
 	return all
 }
 
-// mover upgrades the campaign and rolls it back, as docs/OPERATIONS.md documents, while the load goes on.
+// mover upgrades the campaign and rolls it back, as docs/operations/upgrade.md documents, while the load goes on.
 type mover struct {
 	c      *controller
 	random *rand.Rand

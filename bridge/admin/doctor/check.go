@@ -109,7 +109,7 @@ var (
 		"grant it, or run duestream doctor as a user that has it: docs/operations/users.md")
 	full = check("D115", "full", Error, "as much as `maxmemory` or more is used, and the server deletes nothing",
 		"new messages are refused (OOM); what was scheduled is delivered, retried, acknowledged and freed as ever",
-		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; then Redis is full in docs/OPERATIONS.md")
+		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; then Redis is full in docs/operations/runbook.md")
 )
 
 // Bridges and the registry.
@@ -144,7 +144,7 @@ var (
 		"find out whose they are: redis-cli TYPE, and choose another prefix for one of the two")
 	mixedLevels = check("D210", "mixed-levels", Warning, "bridges of different protocol levels are alive",
 		"what the older ones do not serve is refused to those who write it, and is late or out of order in their queues",
-		"stop the older bridges, or upgrade them: docs/OPERATIONS.md, Upgrade and rollback")
+		"stop the older bridges, or upgrade them: docs/operations/upgrade.md")
 )
 
 // Keys, and the schedule.

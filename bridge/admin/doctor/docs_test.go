@@ -10,10 +10,10 @@ import (
 	"github.com/duestream/duestream/bridge/admin/doctor"
 )
 
-// The table of codes in docs/OPERATIONS.md agrees with Checks.
+// The tables of codes in docs/operations/doctor.md agree with Checks.
 func TestDocumentedChecks(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/OPERATIONS.md")
+	text, err := os.ReadFile("../../../docs/operations/doctor.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,6 +32,6 @@ func TestDocumentedChecks(t *testing.T) {
 	}
 	got := regexp.MustCompile(`(?m)^\| D\d{3} .*$`).FindAllString(string(text), -1)
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("docs/OPERATIONS.md should have\n%s", strings.Join(want, "\n"))
+		t.Errorf("docs/operations/doctor.md should have\n%s", strings.Join(want, "\n"))
 	}
 }
