@@ -91,12 +91,12 @@ func TestADocumentedWorkerPostsCallbacks(t *testing.T) {
 }
 
 // Posted messages are verified in Node.js by the library of the specification, which is not ours, and by the code
-// that docs/CALLBACKS.md shows. Both refuse a changed body, and the code also refuses an old request.
+// that docs/guides/callbacks.md shows. Both refuse a changed body, and the code also refuses an old request.
 func TestCallbacksAreVerifiedInNode(t *testing.T) {
 	t.Parallel()
 	const dir = "testdata/webhooks"
 	node := redistest.NodeWith(t, dir, "standardwebhooks")
-	text, err := os.ReadFile("../docs/CALLBACKS.md")
+	text, err := os.ReadFile("../docs/guides/callbacks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

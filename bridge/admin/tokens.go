@@ -11,7 +11,7 @@ import (
 //	type Verb string
 type Verb = access.Verb
 
-// Token is the right at a gateway that a secret gives: see docs/ACCESS.md.
+// Token is the right at a gateway that a secret gives: see docs/guides/tokens.md.
 //
 //	type Token struct {
 //		Name        string // by which logs and operators call it; no other token has it

@@ -9,7 +9,7 @@
 //	runner, err := push.NewRunner(push.Config{Redis: redis})
 //	err = runner.Run(ctx) // until ctx is cancelled
 //
-// docs/CALLBACKS.md describes the request, its signature, and the effect of each answer.
+// docs/guides/callbacks.md describes the request, its signature, and the effect of each answer.
 //
 // Invariants:
 //   - No request goes to an address outside the public internet unless the target's own list allows it. The dialled

@@ -127,7 +127,7 @@ func parseTarget(queue, group, text string) (Target, error) {
 			Rule: fmt.Sprintf("must be at most %d bytes", maxTextBytes)}
 	case dec.Decode(&s) != nil || dec.More():
 		return Target{}, &lua.InvalidError{Field: "target", Value: fmt.Sprintf("of %d bytes", len(text)),
-			Rule: "must be a JSON object of the fields that docs/CALLBACKS.md names"}
+			Rule: "must be a JSON object of the fields that docs/guides/callbacks.md names"}
 	}
 	t := Target{queue, group, s.URL, s.AllowHTTP, s.Keys, s.Networks, s.Headers, s.DeadStatus, time.Duration(s.Timeout),
 		s.Concurrency, s.Failures, time.Duration(s.Interval), time.Duration(s.MaxInterval), s.Rate, s.Burst}.WithDefaults()

@@ -7,7 +7,7 @@
 //	worker, err := bridge.NewWorker(tracing.Worker(workerConfig, config)) // spans for each delivery
 //
 // A message carries its trace in the W3C headers traceparent, tracestate and baggage. A producer in any language takes
-// part by writing these headers, and a worker by reading them. docs/TRACING.md describes the spans.
+// part by writing these headers, and a worker by reading them. docs/guides/tracing.md describes the spans.
 //
 // Invariants:
 //   - without a Provider no header is read or written, at no cost (TestWithoutProviderNothingIsDone);

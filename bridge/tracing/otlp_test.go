@@ -166,7 +166,7 @@ func wrapped(texts []string) (lines []string) {
 }
 
 // A producer in Python writes only a header. Its message is delayed, fails twice, and is acknowledged.
-// docs/TRACING.md shows the spans that an OTLP receiver gets.
+// docs/guides/tracing.md shows the spans that an OTLP receiver gets.
 func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
@@ -190,9 +190,9 @@ func TestTraceOfADelayedMessageFromPython(t *testing.T) {
 	defer received.mu.Unlock()
 	got := tree(received.spans, origin)
 	t.Log("\n" + got)
-	document, err := os.ReadFile("../../docs/TRACING.md")
+	document, err := os.ReadFile("../../docs/guides/tracing.md")
 	if err != nil || !strings.Contains(string(document), "\n```text\n"+got+"```\n") {
-		t.Errorf("docs/TRACING.md does not show what came (%v):\n%s", err, got)
+		t.Errorf("docs/guides/tracing.md does not show what came (%v):\n%s", err, got)
 	}
 	for _, s := range received.spans {
 		if s.EndTimeUnixNano < s.StartTimeUnixNano {

@@ -19,7 +19,7 @@ func (a *app) token() *cobra.Command {
 	return group(&cobra.Command{
 		Use: "token", Short: "Say who may do what through a gateway",
 		Long: `Tokens: whoever calls a gateway shows the secret of one. It says what its holder may do, and
-with which queues. Redis has no secret, only its hash; docs/ACCESS.md says what is stored.`,
+with which queues. Redis has no secret, only its hash; docs/guides/tokens.md says what is stored.`,
 		Example: `  duestream token add shop --verb publish --queue 'orders.*'
   duestream token list
   duestream token rm shop`,

@@ -185,10 +185,10 @@ func TestAUserWithoutHGETIsTold(t *testing.T) {
 	}
 }
 
-// The rights of the user in docs/ACCESS.md are exactly those that tokens need.
+// The rights of the user in docs/guides/tokens.md are exactly those that tokens need.
 func TestTheDocumentedUserIsEnough(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/ACCESS.md")
+	text, err := os.ReadFile("../../../docs/guides/tokens.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// The Go of docs/COOKBOOK.md stands in these examples, line by line; TestCookbookGo compares. What a reader would wait for is
+// The Go of docs/guides/README.md stands in these examples, line by line; TestCookbookGo compares. What a reader would wait for is
 // moved to now, as the document says how.
 
 // kitchen is what the recipes use without saying where it comes from.

@@ -15,9 +15,9 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-const cookbook = "docs/COOKBOOK.md"
+const cookbook = "docs/guides/README.md"
 
-// TestCookbook replays the commands of docs/COOKBOOK.md, duestream and redis-cli alike: all recipes in order, on one
+// TestCookbook replays the commands of docs/guides/README.md, duestream and redis-cli alike: all recipes in order, on one
 // server with one bridge. Transcripts of redis-cli have the form of TestDocumentedTranscripts. In a transcript of the
 // command
 //
@@ -85,7 +85,7 @@ func recipes(t *testing.T) []fenced {
 	return found
 }
 
-// The Go code of docs/COOKBOOK.md occurs, line by line, in examples that are compiled, run, and compared with their
+// The Go code of docs/guides/README.md occurs, line by line, in examples that are compiled, run, and compared with their
 // output.
 func TestCookbookGo(t *testing.T) {
 	t.Parallel()
