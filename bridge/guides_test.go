@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,11 +13,11 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 )
 
-// The Go of docs/guides/README.md stands in these examples, line by line; TestCookbookGo compares. What a reader would wait for is
-// moved to now, as the document says how.
+// The Go code of docs/guides is in these examples, line by line; TestGuidesGo compares them. Where a reader would wait,
+// the examples move messages to now.
 
-// kitchen is what the recipes use without saying where it comes from.
-type kitchen struct {
+// guide holds what the pages use without saying where it comes from.
+type guide struct {
 	ctx      context.Context
 	r        *bridge.Redis
 	prefix   string
@@ -27,34 +28,34 @@ type kitchen struct {
 	end      func()
 }
 
-func cook() *kitchen {
+func newGuide() *guide {
 	ctx, r, prefix, end := begin()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
-	k := &kitchen{r: r, prefix: prefix, client: client, operator: admin.New(r, prefix), end: end}
-	k.ctx, k.stop = context.WithCancel(ctx)
-	return k
+	g := &guide{r: r, prefix: prefix, client: client, operator: admin.New(r, prefix), end: end}
+	g.ctx, g.stop = context.WithCancel(ctx)
+	return g
 }
 
-// serve runs a worker until the recipe is done.
-func (k *kitchen) serve(queue, group string, handler func(context.Context, *bridge.Message) error) {
-	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: k.r, Prefix: k.prefix, Queue: queue, Group: group,
+// serve runs a worker until the example ends.
+func (g *guide) serve(queue, group string, handler func(context.Context, *bridge.Message) error) {
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: g.r, Prefix: g.prefix, Queue: queue, Group: group,
 		Handler: handler})
 	check(err)
-	k.workers.Go(func() { check(worker.Run(k.ctx)) })
+	g.workers.Go(func() { check(worker.Run(g.ctx)) })
 }
 
-func (k *kitchen) close() {
-	k.stop()
-	k.workers.Wait()
-	check(k.client.Close())
-	k.end()
+func (g *guide) close() {
+	g.stop()
+	g.workers.Wait()
+	check(g.client.Close())
+	g.end()
 }
 
 func Example_unpaidOrder() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 	closed := make(chan string, 10)
 	closeUnlessPaid := func(order string) error {
 		closed <- order
@@ -76,7 +77,7 @@ func Example_unpaidOrder() {
 	}
 
 	fmt.Println("cancelled:", err == nil)
-	k.serve("orders", "shop", handler)
+	g.serve("orders", "shop", handler)
 	_, err = client.Schedule(ctx, "orders", []byte("43"), bridge.WithID("close-43"), bridge.In(30*time.Minute))
 	check(err)
 	_, err = client.Reschedule(ctx, "orders", "close-43", bridge.In(0))
@@ -88,9 +89,9 @@ func Example_unpaidOrder() {
 }
 
 func Example_reminder() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 	ends := time.Now().AddDate(0, 1, 0)
 
 	_, err := client.Schedule(ctx, "memberships", []byte("7"), bridge.WithID("remind-7"), bridge.Replace,
@@ -107,9 +108,9 @@ func Example_reminder() {
 }
 
 func Example_growingGaps() {
-	k := cook()
-	defer k.close()
-	ctx, client, operator := k.ctx, k.client, k.operator
+	g := newGuide()
+	defer g.close()
+	ctx, client, operator := g.ctx, g.client, g.operator
 
 	var gaps []time.Duration
 	for n := range 10 {
@@ -122,7 +123,7 @@ func Example_growingGaps() {
 	var mu sync.Mutex
 	calls, mended := 0, false
 	done := make(chan struct{})
-	k.serve("callbacks", "caller", func(context.Context, *bridge.Message) error {
+	g.serve("callbacks", "caller", func(context.Context, *bridge.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if calls++; !mended {
@@ -157,9 +158,9 @@ func Example_growingGaps() {
 }
 
 func Example_nightlyReport() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 
 	_, err := client.Recur(ctx, bridge.Recurrence{Queue: "reports", Name: "nightly-7",
 		Cron: "0 2 * * *", Zone: "Asia/Kathmandu", Payload: []byte("7")})
@@ -172,9 +173,9 @@ func Example_nightlyReport() {
 }
 
 func Example_partnerRate() {
-	k := cook()
-	defer k.close()
-	ctx, client, operator := k.ctx, k.client, k.operator
+	g := newGuide()
+	defer g.close()
+	ctx, client, operator := g.ctx, g.client, g.operator
 
 	rate, burst := bridge.Rate("6/h"), 1
 	err := operator.WritePolicy(ctx, "partner", "", admin.PolicyUpdate{Rate: &rate, Burst: &burst})
@@ -185,7 +186,7 @@ func Example_partnerRate() {
 		check(err)
 	}
 	until(func() bool {
-		stats, err := k.operator.Stats(ctx, "partner")
+		stats, err := g.operator.Stats(ctx, "partner")
 		return err == nil && stats.Scheduled == 2
 	})
 	fmt.Println("one became ready, two wait")
@@ -193,9 +194,9 @@ func Example_partnerRate() {
 }
 
 func Example_oneAtATime() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 
 	for _, step := range []string{"ordered", "paid", "sent"} {
 		_, err := client.Schedule(ctx, "accounts", []byte(step), bridge.Key("customer-7"))
@@ -204,7 +205,7 @@ func Example_oneAtATime() {
 
 	var busy atomic.Int32
 	done := make(chan string)
-	k.serve("accounts", "books", func(_ context.Context, m *bridge.Message) error {
+	g.serve("accounts", "books", func(_ context.Context, m *bridge.Message) error {
 		if busy.Add(1) > 1 {
 			fmt.Println("two at once")
 		}
@@ -217,9 +218,9 @@ func Example_oneAtATime() {
 }
 
 func Example_debounce() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 
 	changed := func(product string) (bridge.Receipt, error) {
 		return client.Schedule(ctx, "index", []byte(product), bridge.WithID(product), bridge.In(5*time.Second), bridge.Replace)
@@ -237,9 +238,9 @@ func Example_debounce() {
 }
 
 func Example_throttle() {
-	k := cook()
-	defer k.close()
-	ctx, client := k.ctx, k.client
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
 
 	_, err := client.Schedule(ctx, "notices", []byte("disk is full"), bridge.WithID("disk-host-7"), bridge.Dedup(time.Hour))
 	if errors.Is(err, bridge.ErrDuplicate) {
@@ -250,4 +251,136 @@ func Example_throttle() {
 	_, err = client.Schedule(ctx, "notices", []byte("disk is full"), bridge.WithID("disk-host-7"), bridge.Dedup(time.Hour))
 	fmt.Println("again:", errors.Is(err, bridge.ErrDuplicate))
 	// Output: again: true
+}
+
+func Example_cancelAndReschedule() {
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
+
+	_, err := client.Schedule(ctx, "reminders", []byte("call Ada"), bridge.WithID("call-ada"), bridge.In(time.Hour))
+	check(err)
+
+	due, err := client.Reschedule(ctx, "reminders", "call-ada", bridge.In(2*time.Hour))
+	check(err)
+
+	check(client.Cancel(ctx, "reminders", "call-ada"))
+	err = client.Cancel(ctx, "reminders", "call-ada")
+	fmt.Println("too late:", errors.Is(err, bridge.ErrNotScheduled))
+
+	fmt.Println("it was due in", time.Until(due).Round(time.Hour))
+	// Output:
+	// too late: true
+	// it was due in 2h0m0s
+}
+
+func Example_retries() {
+	var errNoSuchCard, errBusy, errClosed = errors.New("no such card"), errors.New("busy"), errors.New("closed")
+	charge := func(_ context.Context, payload []byte) error {
+		return map[string]error{"4111": errNoSuchCard, "4222": errBusy, "4333": errClosed}[string(payload)]
+	}
+
+	handler := func(ctx context.Context, m *bridge.Message) error {
+		err := charge(ctx, m.Payload)
+		switch {
+		case errors.Is(err, errNoSuchCard):
+			return bridge.DeadLetter(err) // another attempt would not help
+		case errors.Is(err, errBusy):
+			return bridge.RetryAfter(time.Minute, err) // the card terminal said when
+		case errors.Is(err, errClosed):
+			return bridge.Snooze(8 * time.Hour) // not yet: no failure, and no attempt is counted
+		}
+		return err // nil: done; else another attempt by the policy of the queue
+	}
+
+	for _, card := range []string{"4000", "4111", "4222", "4333"} {
+		outcome := bridge.OutcomeOf(handler(context.Background(), &bridge.Message{Payload: []byte(card)}))
+		fmt.Println(card, outcome.Action)
+	}
+	// Output:
+	// 4000 acknowledge
+	// 4111 dead_letter
+	// 4222 retry
+	// 4333 snooze
+}
+
+func Example_severalGroups() {
+	g := newGuide()
+	defer g.close()
+	ctx, r, prefix, client := g.ctx, g.r, g.prefix, g.client
+
+	for _, group := range []string{"billing", "audit"} {
+		_, err := bridge.CreateGroup(ctx, r, prefix, "sales", group)
+		check(err)
+	}
+
+	_, err := client.Schedule(ctx, "sales", []byte("a book"))
+	check(err)
+	for _, group := range []string{"billing", "audit"} {
+		done := make(chan string)
+		g.serve("sales", group, func(_ context.Context, m *bridge.Message) error {
+			done <- m.Group + " got " + string(m.Payload)
+			return nil
+		})
+		fmt.Println(<-done)
+	}
+	// Output:
+	// billing got a book
+	// audit got a book
+}
+
+// accounts stands for a database: transactions on it are done whole or not at all.
+type accounts struct {
+	handled map[string]bool
+	charges int
+	broken  bool
+}
+
+type transaction struct{ accounts }
+
+func (t *transaction) remember(id string) (isNew bool, err error) {
+	isNew = !t.handled[id]
+	t.handled[id] = true
+	return isNew, nil
+}
+
+func (t *transaction) charge([]byte) error {
+	if t.broken {
+		return errors.New("the card terminal is away")
+	}
+	t.charges++
+	return nil
+}
+
+func Example_idempotentHandler() {
+	database := accounts{handled: map[string]bool{}, broken: true}
+	inTransaction := func(_ context.Context, do func(tx *transaction) error) error {
+		tx := &transaction{database}
+		tx.handled = maps.Clone(database.handled)
+		err := do(tx)
+		if err == nil {
+			database = tx.accounts
+		}
+		return err
+	}
+
+	handler := func(ctx context.Context, m *bridge.Message) error {
+		return inTransaction(ctx, func(tx *transaction) error {
+			isNew, err := tx.remember(m.ID) // the INSERT
+			if err != nil || !isNew {
+				return err // nil: acknowledged, and not done again
+			}
+			return tx.charge(m.Payload) // an error rolls the INSERT back as well
+		})
+	}
+
+	m := &bridge.Message{ID: "order-42"}
+	fmt.Println(handler(context.Background(), m))
+	database.broken = false
+	check(handler(context.Background(), m))
+	check(handler(context.Background(), m)) // delivered once more
+	fmt.Println("charges:", database.charges)
+	// Output:
+	// the card terminal is away
+	// charges: 1
 }

@@ -15,49 +15,64 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-const cookbook = "docs/guides/README.md"
+// recipes are the pages of docs/guides whose commands and Go code are executed. The other pages are named here.
+func recipes(t *testing.T) []string {
+	t.Helper()
+	others := []string{"README.md", "callbacks.md", "tracing.md"}
+	files, err := filepath.Glob(filepath.Join("..", "docs", "guides", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pages []string
+	for _, file := range files {
+		if name := filepath.Base(file); !slices.Contains(others, name) {
+			pages = append(pages, "docs/guides/"+name)
+		}
+	}
+	if len(pages) < 14 {
+		t.Fatalf("%d pages: %v", len(pages), pages)
+	}
+	return pages
+}
 
-// TestCookbook replays the commands of docs/guides/README.md, duestream and redis-cli alike: all recipes in order, on one
-// server with one bridge. Transcripts of redis-cli have the form of TestDocumentedTranscripts. In a transcript of the
-// command
+// withoutTranscripts are recipes that have no commands, only code.
+var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md"}
+
+// TestGuides replays the commands of docs/guides, duestream and redis-cli alike: all pages at once, on one server with
+// one bridge, and the blocks of a page in order. Transcripts of redis-cli have the form of TestDocumentedTranscripts. In
+// a transcript of the command (```console)
 //
 //	# within 5 s        repeats the next line until its output is the documented one
 //	$ COMMAND           is run by bash, with the duestream of this tree; its whole output follows
-//	$ COMMAND &         runs until the recipe ends
+//	$ COMMAND &         runs until the page ends
 //	…                   stands for any text, and on a line of its own for any lines
-func TestCookbook(t *testing.T) {
+//
+// A block ```python NAME is written to that file before the commands run.
+func TestGuides(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	runDefaultBridge(t, server)
 	if _, err := admin.New((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
-	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "PATH="+filepath.Dir(build(t))+":"+os.Getenv("PATH"))
-	shell, plain, all := fencedBlocks(t, cookbook, "console"), fencedBlocks(t, cookbook, "redis-cli"), recipes(t)
-	for i, recipe := range all {
-		end := 1 << 30
-		if i+1 < len(all) {
-			end = all[i+1].line
-		}
-		inside := func(b fenced) bool { return b.line > recipe.line && b.line < end }
-		t.Run(recipe.lines[0], func(t *testing.T) {
+	path := filepath.Dir(build(t)) + ":" + filepath.Dir(redistest.PythonWithRedis(t)) + ":" + os.Getenv("PATH")
+	env := append(os.Environ(), "DUESTREAM_REDIS_URL="+server.URL(), "PATH="+path)
+	for _, page := range recipes(t) {
+		t.Run(filepath.Base(page), func(t *testing.T) {
 			t.Parallel()
-			r := replay{t: t, url: server.URL(), known: map[string]string{}}
+			commands, plain := fencedBlocks(t, page, "console"), fencedBlocks(t, page, "redis-cli")
+			if (len(commands) == 0 || len(plain) == 0) != slices.Contains(withoutTranscripts, page) {
+				t.Errorf("%d transcripts of the command, %d of redis-cli", len(commands), len(plain))
+			}
 			c := console{t: t, dir: t.TempDir(), env: env}
+			writePrograms(t, page, c.dir)
+			r := replay{t: t, url: server.URL(), known: map[string]string{}}
 			run := map[int]func(){}
-			for _, b := range shell {
-				if inside(b) {
-					run[b.line] = func() { c.block(b) }
-				}
+			for _, b := range commands {
+				run[b.line] = func() { c.block(b) }
 			}
-			commands := len(run)
 			for _, b := range plain {
-				if inside(b) {
-					run[b.line] = func() { r.block(b) }
-				}
-			}
-			if commands == 0 || len(run) == commands {
-				t.Errorf("%d transcripts, %d of the command", len(run), commands)
+				run[b.line] = func() { r.block(b) }
 			}
 			for _, line := range slices.Sorted(maps.Keys(run)) {
 				run[line]()
@@ -66,28 +81,22 @@ func TestCookbook(t *testing.T) {
 	}
 }
 
-// recipes returns the headings of the document.
-func recipes(t *testing.T) []fenced {
+// writePrograms writes the programs that a page shows into a directory.
+func writePrograms(t *testing.T, page, dir string) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(cookbook)))
+	text, err := os.ReadFile(filepath.Join("..", filepath.FromSlash(page)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []fenced
-	for i, line := range strings.Split(string(text), "\n") {
-		if heading, ok := strings.CutPrefix(line, "## "); ok {
-			found = append(found, fenced{document: cookbook, line: i + 1, lines: []string{heading}})
+	for _, m := range regexp.MustCompile("(?s)\n```python ([a-z.]+)\n(.*?)```\n").FindAllSubmatch(text, -1) {
+		if err := os.WriteFile(filepath.Join(dir, string(m[1])), m[2], 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if len(found) < 8 {
-		t.Fatalf("%d recipes", len(found))
-	}
-	return found
 }
 
-// The Go code of docs/guides/README.md occurs, line by line, in examples that are compiled, run, and compared with their
-// output.
-func TestCookbookGo(t *testing.T) {
+// The Go code of docs/guides occurs, line by line, in examples that are compiled, run, and compared with their output.
+func TestGuidesGo(t *testing.T) {
 	t.Parallel()
 	trimmed := func(lines []string) string {
 		out := make([]string, len(lines))
@@ -96,18 +105,22 @@ func TestCookbookGo(t *testing.T) {
 		}
 		return "\n" + strings.Join(out, "\n") + "\n"
 	}
-	source, err := os.ReadFile(filepath.Join("..", "bridge", "cookbook_test.go"))
+	source, err := os.ReadFile(filepath.Join("..", "bridge", "guides_test.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	code := trimmed(strings.Split(string(source), "\n"))
-	blocks := fencedBlocks(t, cookbook, "go")
-	if examples := len(regexp.MustCompile(`(?m)^func Example_`).FindAll(source, -1)); len(blocks) < examples || examples < 8 {
+	var blocks []fenced
+	for _, page := range recipes(t) {
+		blocks = append(blocks, fencedBlocks(t, page, "go")...)
+	}
+	examples := len(regexp.MustCompile(`(?m)^func Example_`).FindAll(source, -1))
+	if len(blocks) < examples || examples < 12 {
 		t.Errorf("%d snippets, %d examples", len(blocks), examples)
 	}
 	for _, b := range blocks {
 		if !strings.Contains(code, trimmed(b.lines)) {
-			t.Errorf("%s:%d: this is not in bridge/cookbook_test.go:\n%s", b.document, b.line, strings.Join(b.lines, "\n"))
+			t.Errorf("%s:%d: this is not in bridge/guides_test.go:\n%s", b.document, b.line, strings.Join(b.lines, "\n"))
 		}
 	}
 }
