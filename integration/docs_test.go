@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -146,32 +145,6 @@ func readme() error {
 	out, err := exec.Command(binary).CombinedOutput()
 	if err != nil || !strings.HasSuffix(string(out), "order-42 hello\n") {
 		t.Fatalf("README.md's program: %v\n%s", err, out)
-	}
-}
-
-// README.md's table of settings matches the program's help text.
-func TestREADMESettings(t *testing.T) {
-	t.Parallel()
-	duestream := build(t)
-	help, err := exec.Command(duestream, "serve", "--help").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile(filepath.Join("..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := func(pattern string, text []byte) map[string]string {
-		found := map[string]string{}
-		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
-			found[string(m[1])] = string(m[2])
-		}
-		return found
-	}
-	want := table(`(?m)^  (DUESTREAM_[A-Z_]+) +\S+ +(\S+)  `, help)
-	got := table("(?m)^\\| `(DUESTREAM_[A-Z_]+)` \\| `(\\S+)` \\|", readme)
-	if len(want) < 10 || !maps.Equal(want, got) {
-		t.Errorf("README.md has\n%v\nduestream serve --help has\n%v", got, want)
 	}
 }
 

@@ -64,20 +64,26 @@ func TestGuides(t *testing.T) {
 			if (len(commands) == 0 || len(plain) == 0) != slices.Contains(withoutTranscripts, page) {
 				t.Errorf("%d transcripts of the command, %d of redis-cli", len(commands), len(plain))
 			}
-			c := console{t: t, dir: t.TempDir(), env: env}
-			writePrograms(t, page, c.dir)
-			r := replay{t: t, url: server.URL(), known: map[string]string{}}
-			run := map[int]func(){}
-			for _, b := range commands {
-				run[b.line] = func() { c.block(b) }
-			}
-			for _, b := range plain {
-				run[b.line] = func() { r.block(b) }
-			}
-			for _, line := range slices.Sorted(maps.Keys(run)) {
-				run[line]()
-			}
+			replayPage(t, page, server.URL(), env)
 		})
+	}
+}
+
+// replayPage runs the transcripts of a page in order.
+func replayPage(t *testing.T, page, url string, env []string) {
+	t.Helper()
+	c := console{t: t, dir: t.TempDir(), env: env}
+	writePrograms(t, page, c.dir)
+	r := replay{t: t, url: url, known: map[string]string{}}
+	run := map[int]func(){}
+	for _, b := range fencedBlocks(t, page, "console") {
+		run[b.line] = func() { c.block(b) }
+	}
+	for _, b := range fencedBlocks(t, page, "redis-cli") {
+		run[b.line] = func() { r.block(b) }
+	}
+	for _, line := range slices.Sorted(maps.Keys(run)) {
+		run[line]()
 	}
 }
 
