@@ -89,6 +89,9 @@ func prose(t *testing.T, page string) string {
 	return regexp.MustCompile("`[^`\n]*`").ReplaceAllString(strings.Join(lines, ""), "code")
 }
 
+// notInAnchors matches the characters of a heading that its anchor leaves out.
+var notInAnchors = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+
 // anchors returns the names by which the headings of a page are linked, as GitHub makes them.
 func anchors(t *testing.T, page string) map[string]bool {
 	t.Helper()
@@ -103,7 +106,7 @@ func anchors(t *testing.T, page string) map[string]bool {
 			inside = !inside
 		}
 		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") && !inside {
-			anchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+			anchor := notInAnchors.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
 			found[strings.ReplaceAll(anchor, " ", "-")] = true
 		}
 	}
