@@ -274,6 +274,52 @@ func Example_cancelAndReschedule() {
 	// it was due in 2h0m0s
 }
 
+func Example_sendMany() {
+	g := newGuide()
+	defer g.close()
+	ctx, client := g.ctx, g.client
+
+	results, err := client.ScheduleBatch(ctx, "invites", []bridge.NewMessage{
+		{ID: "ada", Payload: []byte("ada@example.com"), Delay: time.Hour, Spread: 10 * time.Minute},
+		{ID: "bob", Payload: []byte("bob@example.com"), Delay: time.Hour, Spread: 10 * time.Minute},
+		{ID: "ada", Payload: []byte("again"), Delay: time.Hour},
+	})
+	check(err) // of the whole call
+	for _, result := range results {
+		fmt.Println(result.ID, "was there:", errors.Is(result.Err, bridge.ErrDuplicate))
+	}
+	// Output:
+	// ada was there: false
+	// bob was there: false
+	// ada was there: true
+}
+
+func Example_testAHandler() {
+	ctx := context.Background()
+	handler := func(_ context.Context, m *bridge.Message) error {
+		switch {
+		case len(m.Payload) == 0:
+			return bridge.DeadLetter(errors.New("no card"))
+		case m.Attempt == 1:
+			return bridge.RetryAfter(time.Minute, errors.New("the card terminal is busy"))
+		}
+		return nil
+	}
+
+	for _, m := range []*bridge.Message{
+		{ID: "order-41", Attempt: 1},
+		{ID: "order-42", Attempt: 1, Payload: []byte("4111")},
+		{ID: "order-42", Attempt: 2, Payload: []byte("4111")},
+	} {
+		outcome := bridge.OutcomeOf(handler(ctx, m))
+		fmt.Println(m.ID, m.Attempt, outcome.Action)
+	}
+	// Output:
+	// order-41 1 dead_letter
+	// order-42 1 retry
+	// order-42 2 acknowledge
+}
+
 func Example_retries() {
 	var errNoSuchCard, errBusy, errClosed = errors.New("no such card"), errors.New("busy"), errors.New("closed")
 	charge := func(_ context.Context, payload []byte) error {
