@@ -28,7 +28,7 @@ import (
 //		For         string    // group that a retry is for; empty = every group
 //		Error       string    // of the last failed attempt
 //		// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
-//		// (docs/PROTOCOL.md lists them): "first_due_ms", "last_trace", …
+//		// (docs/reference/protocol.md lists them): "first_due_ms", "last_trace", …
 //		Extra map[string]string
 //		// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next
 //		// attempt, or of the dead letter. Package bridge/tracing does so. Anything but a traceparent is dropped.

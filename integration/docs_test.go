@@ -29,7 +29,7 @@ import (
 //	<ms>, <n>, <text>   in a reply match any time, any number, any text
 //	…                   in a reply matches any number of lines
 func TestDocumentedTranscripts(t *testing.T) {
-	documents := map[string]int{"README.md": 1, "docs/PROTOCOL.md": 8} // least number of blocks
+	documents := map[string]int{"README.md": 1, "docs/reference/protocol.md": 8} // least number of blocks
 	pages, err := filepath.Glob("../docs/operations/*.md")
 	if err != nil {
 		t.Fatal(err)

@@ -116,7 +116,7 @@ func FunctionsLibrary(release string) string { return functionsLibrary(release, 
 func functionsLibrary(release string, level int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#!lua name=%s\n", FunctionsName)
-	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. "+
+	fmt.Fprintf(&b, "-- duestream's scripts as functions, for clients in any language: see docs/reference/protocol.md, section 17. "+
 		"Generated: load a newer one instead of\n"+
 		"-- changing it. Release %s, source %s.\n\n", cleanRelease(release), FunctionsSource())
 	b.WriteString(functionsBody())

@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// The names that everybody may rely on: docs/PROTOCOL.md, section 17.
+// The names that everybody may rely on: docs/reference/protocol.md, section 17.
 var functionNames = []string{
 	"duestream_schedule", "duestream_cancel", "duestream_reschedule", "duestream_cancel_retries", "duestream_reschedule_retries", "duestream_expire",
 	"duestream_register", "duestream_ack", "duestream_retry",
@@ -73,9 +73,9 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 	}
 }
 
-// The table in docs/PROTOCOL.md, section 17, lists the functions as they are, and explains every argument.
+// The table in docs/reference/protocol.md, section 17, lists the functions as they are, and explains every argument.
 func TestFunctionsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/PROTOCOL.md")
+	text, err := os.ReadFile("../docs/reference/protocol.md")
 	if err != nil {
 		t.Fatal(err)
 	}

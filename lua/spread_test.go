@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// SpreadOf computes what docs/PROTOCOL.md says, so that a client in another language can do the same, and IDs like
-// people's fall evenly.
+// SpreadOf computes what docs/reference/protocol.md says, so that a client in another language can do the same, and IDs
+// like people's fall evenly.
 func TestSpreadIsEvenAndByTheIDAlone(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{1000 * time.Millisecond, 1024 * time.Millisecond, 10 * time.Minute, MaxDelay} {

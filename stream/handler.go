@@ -28,7 +28,7 @@ type Message struct {
 	Error       string    // of the last failed attempt
 
 	// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
-	// (docs/PROTOCOL.md lists them): "first_due_ms", "last_trace", …
+	// (docs/reference/protocol.md lists them): "first_due_ms", "last_trace", …
 	Extra map[string]string
 
 	// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next attempt, or of

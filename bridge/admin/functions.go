@@ -7,7 +7,7 @@ import (
 )
 
 // This file holds the calls for the library of Redis Functions. Clients in any language can call the scripts by that
-// library: see docs/PROTOCOL.md, section 17.
+// library: see docs/reference/protocol.md, section 17.
 
 // Errors of the calls below. They also return ErrDenied, ErrUnavailable, and ErrFull, because a full server refuses a
 // library.

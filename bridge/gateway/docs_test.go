@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// The commands in docs/HTTP.md print what it shows; … stands for any text.
+// The commands in docs/reference/http.md print what it shows; … stands for any text.
 func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Fatal("the examples need curl: ", err)
 	}
-	text, err := os.ReadFile("../../docs/HTTP.md")
+	text, err := os.ReadFile("../../docs/reference/http.md")
 	if err != nil {
 		t.Fatal(err)
 	}

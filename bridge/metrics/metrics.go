@@ -1,5 +1,5 @@
 // Package metrics exports metrics for Prometheus: the events of clients, bridges and workers, and the state of queues.
-// docs/METRICS.md lists every metric.
+// docs/reference/metrics.md lists every metric.
 //
 //	m := metrics.New(metrics.Config{})
 //	prometheus.MustRegister(m)
@@ -8,7 +8,7 @@
 // One Metrics serves all clients, workers and bridges of a process that share one Redis and prefix.
 //
 // Invariants:
-//   - promtool accepts all names, help texts and units, and all metrics are in docs/METRICS.md
+//   - promtool accepts all names, help texts and units, and all metrics are in docs/reference/metrics.md
 //     (TestNamesAreCleanAndDocumented).
 //   - The number of series is bounded, for any number of queues and groups and for any names
 //     (TestNamesBeyondTheBoundAreOther, TestNamesThatNoLabelCanHoldAreOther).

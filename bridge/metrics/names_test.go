@@ -21,11 +21,11 @@ var (
 	tableRow  = regexp.MustCompile("(?m)^\\| `(duestream_[a-z_]*)` \\| ([a-z]+) \\| ([a-z, –]+) \\|")
 )
 
-// Alerting rules and dashboards rely on docs/METRICS.md: it lists exactly the metrics of this package, with their
-// labels and types.
+// Alerting rules and dashboards rely on docs/reference/metrics.md: it lists exactly the metrics of this package, with
+// their labels and types.
 func TestNamesAreCleanAndDocumented(t *testing.T) {
 	t.Parallel()
-	document, err := os.ReadFile("../../docs/METRICS.md")
+	document, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestNamesAreCleanAndDocumented(t *testing.T) {
 	}
 }
 
-// The linter of client_golang has the same rules as promtool. The types are those in docs/METRICS.md.
+// The linter of client_golang has the same rules as promtool. The types are those in docs/reference/metrics.md.
 func TestMetricsPassTheLinter(t *testing.T) {
 	t.Parallel()
 	server := redistest.Shared(t)
@@ -73,7 +73,7 @@ func TestMetricsPassTheLinter(t *testing.T) {
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
-	document, err := os.ReadFile("../../docs/METRICS.md")
+	document, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}

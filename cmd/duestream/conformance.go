@@ -32,11 +32,11 @@ func (a *app) conformance() *cobra.Command {
 		Use:   "conformance (--worker | --producer) [flags] -- <command> [arguments]",
 		Short: "Find out whether a producer or worker of yours keeps to the protocol",
 		Long: `Runs a producer or a worker of any make through the cases of the protocol, and prints
-which level it reaches (minimal, good, complete: docs/PROTOCOL.md, section 15), or which
+which level it reaches (minimal, good, complete: docs/reference/protocol.md, section 15), or which
 rule it breaks, where that is written, and what was seen.
 
 What the command has to do, on standard input and output, is written in
-docs/CONFORMANCE.md; it is told the server, the prefix and the queue by its environment.
+docs/reference/conformance.md; it is told the server, the prefix and the queue by its environment.
 
 The kit starts a redis-server or valkey-server of its own, and for those cases that
 disturb others (a restart, a full memory) further ones. With --redis it uses that server,
@@ -194,7 +194,7 @@ func (a *app) runConformance(ctx context.Context, o conformanceOptions) error {
 func (a *app) listCases(cases []conformance.Case) error {
 	return a.print(cases, func() {
 		for _, c := range cases {
-			fmt.Fprintf(a.out, "%-22s %-8s  %s\n%33s(PROTOCOL.md, section %s)\n", c.Name, c.Level, c.Rule, "", c.Section)
+			fmt.Fprintf(a.out, "%-22s %-8s  %s\n%33s(protocol.md, section %s)\n", c.Name, c.Level, c.Rule, "", c.Section)
 		}
 	})
 }
@@ -210,7 +210,7 @@ func printResult(w io.Writer, r conformance.Result) {
 	}
 	switch r.State {
 	case conformance.Failed:
-		indent("rule:", fmt.Sprintf("%s (PROTOCOL.md, section %s)", r.Rule, r.Section))
+		indent("rule:", fmt.Sprintf("%s (protocol.md, section %s)", r.Rule, r.Section))
 		indent("seen:", r.Seen)
 		indent("stderr:", r.Stderr)
 	case conformance.NotTried:

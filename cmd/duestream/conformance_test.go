@@ -86,7 +86,7 @@ func TestConformanceListsCases(t *testing.T) {
 		}
 	}
 	if r := conform(t, "--producer", "--list"); r.code != exitOK || !strings.Contains(r.out, "transaction") ||
-		!strings.Contains(r.out, "PROTOCOL.md, section 7") {
+		!strings.Contains(r.out, "protocol.md, section 7") {
 		t.Errorf("exit code %d\n%s", r.code, r.out)
 	}
 }
@@ -114,7 +114,7 @@ func TestConformanceTellsWhatItSaw(t *testing.T) {
 	on := []string{"--redis", c.url, "--prefix", c.prefix, "--worker", "--level", "minimal"}
 	r = conform(t, append(on, dying...)...)
 	for _, want := range []string{
-		"FAILED     payload", "rule:   A payload is bytes", "(PROTOCOL.md, section 5)", "seen:   worker one ended by itself: exit status 3", "stderr: the reason", "stderr: the same as before", "level     none",
+		"FAILED     payload", "rule:   A payload is bytes", "(protocol.md, section 5)", "seen:   worker one ended by itself: exit status 3", "stderr: the reason", "stderr: the same as before", "level     none",
 	} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("it does not say %q", want)

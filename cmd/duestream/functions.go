@@ -19,7 +19,7 @@ func (a *app) functions() *cobra.Command {
 		Long: `Loads duestream's scripts into Redis as a library of functions, which clients in any
 language call with FCALL: to schedule without duplicates, retry with a delay, dead-letter,
 release, extend. Nobody needs them: plain ZADD, XREADGROUP and XACK stay enough, and Go
-clients and bridges use none of them. docs/PROTOCOL.md, section 17, says how they are called.`,
+clients and bridges use none of them. docs/reference/protocol.md, section 17, says how they are called.`,
 		Example: `  duestream functions load
   duestream functions show
   duestream functions dump | redis-cli -x FUNCTION LOAD`,

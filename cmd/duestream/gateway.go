@@ -21,7 +21,7 @@ func (a *app) gateway() *cobra.Command {
 		Use:   "gateway",
 		Short: "Answer over HTTP, for programs that may not talk to Redis",
 		Long: `Answers HTTP requests until SIGTERM or SIGINT: publish, cancel, look, settings, dead
-letters, recurrences. docs/HTTP.md describes it, and GET /v1/openapi.json. It keeps no
+letters, recurrences. docs/reference/http.md describes it, and GET /v1/openapi.json. It keeps no
 state: run as many as you like behind a load balancer, beside bridges (duestream serve).
 
 Every request needs a token (duestream token add). While there is none, all are refused.

@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import Redis from 'ioredis';
 
-// By name: the built-in value, the minimum and the maximum. See docs/PROTOCOL.md section 11.
+// By name: the built-in value, the minimum and the maximum. See docs/reference/protocol.md section 11.
 const tenYears = 10 * 365 * 24 * 3600 * 1000;
 const settings = {
   visibility_ms: [30000, 100, 604800000], max_attempts: [40, 1, 1000000],

@@ -8,7 +8,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-# By name: the built-in value, the minimum and the maximum. See docs/PROTOCOL.md section 11.
+# By name: the built-in value, the minimum and the maximum. See docs/reference/protocol.md section 11.
 TEN_YEARS = 10 * 365 * 24 * 3600 * 1000
 SETTINGS = {"visibility_ms": (30000, 100, 604800000), "max_attempts": (40, 1, 1000000),
             "retry_min_ms": (1000, 1, TEN_YEARS), "retry_max_ms": (3600000, 1, TEN_YEARS), "retry_for_ms": (0, 0, TEN_YEARS)}

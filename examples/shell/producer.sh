@@ -11,8 +11,8 @@ set -euo pipefail
 # shellcheck source=examples/shell/duestream.sh
 . "$(dirname "${BASH_SOURCE[0]}")/duestream.sh"
 
-# This replaces the library: the transaction of docs/PROTOCOL.md section 7 as one script. redis-cli reconnects on its own, and the commands that
-# it sends then would be outside the MULTI.
+# This replaces the library: the transaction of docs/reference/protocol.md section 7 as one script. redis-cli reconnects
+# on its own, and the commands that it sends then would be outside the MULTI.
 transaction='
 local due = ARGV[2]
 if string.sub(due, 1, 1) == "+" then

@@ -151,12 +151,12 @@ type metric struct {
 	histogram bool
 }
 
-// exported returns the metrics of bridge/metrics. docs/METRICS.md tells which of them are histograms.
+// exported returns the metrics of bridge/metrics. docs/reference/metrics.md tells which of them are histograms.
 func exported(t testing.TB) map[string]metric {
 	t.Helper()
 	histograms := map[string]bool{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `(duestream_[a-z_]+)` \\| histogram \\|").
-		FindAllStringSubmatch(file(t, "docs/METRICS.md"), -1) {
+		FindAllStringSubmatch(file(t, "docs/reference/metrics.md"), -1) {
 		histograms[row[1]] = true
 	}
 	described := regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)

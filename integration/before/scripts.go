@@ -16,7 +16,7 @@ import (
 var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
 
 // Scripts returns the scripts of a release by name. Each is put after the library files that it uses, as a client
-// does that has only the files (PROTOCOL, section 6).
+// does that has only the files (protocol.md, section 6).
 func Scripts(t testing.TB, release string) map[string]string {
 	t.Helper()
 	root, err := output("", "git", "rev-parse", "--show-toplevel")

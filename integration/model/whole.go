@@ -10,7 +10,7 @@ import (
 )
 
 // Whole is a queue with partitions, each of which is a Queue. It models what clients and operators see: they know IDs
-// and keys, and not in which partition a message is (PROTOCOL, section 16).
+// and keys, and not in which partition a message is (protocol.md, section 16).
 type Whole struct {
 	Counts lua.Counts // every partition count that the queue has ever had
 	Parts  []*Queue

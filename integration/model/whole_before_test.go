@@ -121,7 +121,7 @@ func (w *whole) byFormerBridge(r *run) {
 	case "reclaim":
 		group := r.group(holds)
 		for _, p := range r.q.Groups[group].Pending {
-			r.unless(p.cancelled()) // the old script reads the mark as deliveries: see PROTOCOL, section 8
+			r.unless(p.cancelled()) // the old script reads the mark as deliveries: see protocol.md, section 8
 		}
 		most, delays := former(wholePolicy)
 		w.formerly(r, what+" of "+group, "reclaim", []string{group, most, delays,

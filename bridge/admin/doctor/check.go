@@ -117,7 +117,7 @@ var (
 	noBridge = check("D201", "no-bridge", Error, "no bridge has sent a heartbeat in the last 5 s",
 		"nothing becomes ready, is reclaimed or freed", "duestream serve")
 	noToken = check("D202", "no-wake-token", Note, "messages are scheduled, and the wake stream is empty",
-		"producers add no token, so messages may be late by up to 5 s", "have the producer add it: docs/PROTOCOL.md, section 7",
+		"producers add no token, so messages may be late by up to 5 s", "have the producer add it: docs/reference/protocol.md, section 7",
 		"adds a token")
 	manyTokens = check("D203", "wake-tokens", Warning, "a wake stream is longer than 1",
 		"a producer adds tokens without `MAXLEN 1`: the stream grows for ever", "have the producer use XADD {key} MAXLEN 1",
@@ -160,7 +160,7 @@ var (
 			"payload", "find who deletes from {key}; redrive the letter: duestream dead redrive {queue} --reason malformed")
 	badMeta = check("D304", "bad-meta", Warning, "a scheduled message is malformed",
 		"it will become a dead letter `malformed` when it is due",
-		"mend the producer (docs/PROTOCOL.md, section 4); schedule the message again")
+		"mend the producer (docs/reference/protocol.md, section 4); schedule the message again")
 	orphan = check("D305", "body-without-member", Warning, "a payload or meta belongs to no scheduled message",
 		"it takes memory, and becomes the body of the next message of that name",
 		"bridges delete it after a minute: are they running? Producers write it and the due time in one MULTI",

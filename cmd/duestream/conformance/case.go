@@ -10,7 +10,7 @@ import (
 type Case struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`
-	Section string `json:"section"` // of PROTOCOL.md
+	Section string `json:"section"` // of docs/reference/protocol.md
 	Rule    string `json:"rule"`
 
 	alone     string // why the case needs a server of its own; "" = it needs none

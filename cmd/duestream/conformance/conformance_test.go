@@ -214,16 +214,16 @@ func TestParseCommandReadsWhatMonitorWrites(t *testing.T) {
 	}
 }
 
-// docs/CONFORMANCE.md lists every case and every watched rule. The sections that rules name exist.
+// docs/reference/conformance.md lists every case and every watched rule. The sections that rules name exist.
 func TestDocumentListsEveryCase(t *testing.T) {
 	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", name))
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return string(text)
 	}
-	document, protocol := read("CONFORMANCE.md"), read("PROTOCOL.md")
+	document, protocol := read("conformance.md"), read("protocol.md")
 	for _, kind := range []Kind{Worker, Producer} {
 		for _, r := range Rules(kind) {
 			if row := fmt.Sprintf("| `%s` | %s | %s | %s |\n", r.Name, r.Level, r.Rule,
@@ -249,7 +249,7 @@ func TestDocumentListsEveryCase(t *testing.T) {
 		var section int
 		if _, err := fmt.Sscan(strings.NewReplacer(",", " ", ".", " ").Replace(c.Section), &section); err != nil ||
 			!strings.Contains(protocol, fmt.Sprintf("\n## %d. ", section)) {
-			t.Errorf("%s: PROTOCOL.md has no section %q", c.Name, c.Section)
+			t.Errorf("%s: protocol.md has no section %q", c.Name, c.Section)
 		}
 	}
 	if rows := strings.Count(table, "\n| `"); rows != len(all) {

@@ -1,5 +1,5 @@
-// Package conformance tests whether a producer or a worker in another language keeps to docs/PROTOCOL.md. It runs the
-// program against a bridge of its own, gives it one task after another, inspects the server after each, and names the
+// Package conformance tests whether a producer or a worker in another language keeps to docs/reference/protocol.md. It
+// runs the program against a bridge of its own, gives it one task after another, inspects the server after each, and names the
 // rule that was broken.
 //
 // A case tests one rule. Each case has a queue of its own, so several cases run concurrently. A case that disturbs
@@ -8,7 +8,7 @@
 // was processed, the end of the process, or the end of the work.
 //
 // The package does not import package testing. The contract between the kit and the programs is in
-// docs/CONFORMANCE.md.
+// docs/reference/conformance.md.
 //
 //   - a program that breaks one rule fails by that rule, and by no other (TestABrokenWorkerFailsByTheRuleThatItBreaks,
 //     TestABrokenProducerFailsByTheRuleThatItBreaks);

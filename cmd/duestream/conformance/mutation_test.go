@@ -152,7 +152,7 @@ func (m mutation) judge(t *testing.T, kind Kind, on *rig, command []string) {
 			switch r.State {
 			case Failed:
 				by = append(by, cmp.Or(r.Broke, r.Name))
-				seen = append(seen, fmt.Sprintf("%s: %s (%s; PROTOCOL.md, section %s) %d ms", cmp.Or(r.Broke, r.Name), r.Seen,
+				seen = append(seen, fmt.Sprintf("%s: %s (%s; protocol.md, section %s) %d ms", cmp.Or(r.Broke, r.Name), r.Seen,
 					r.Rule, r.Section, r.Millis))
 			case NotTried:
 				t.Errorf("%s: %s: %s was not tried: %s", m.file, m.breaks, c.Name, r.Seen)

@@ -12,7 +12,7 @@ import (
 type Rule struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`   // it holds in cases of this level and of higher levels
-	Section string `json:"section"` // of PROTOCOL.md
+	Section string `json:"section"` // of docs/reference/protocol.md
 	Rule    string `json:"rule"`
 }
 
