@@ -46,6 +46,10 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 	$(PROMTOOL) check rules deploy/prometheus/rules.yml
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
+.PHONY: reference
+reference: ## write the generated pages of docs/reference: commands, variables, settings
+	$(GO) generate ./cmd/duestream
+
 .PHONY: staged-alerts
 staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir keeps what it saw, PROMETHEUS=path is the program
 	DUESTREAM_STAGED_ALERTS=$(if $(OUT),$(abspath $(OUT)),-) DUESTREAM_PROMETHEUS=$(PROMETHEUS) \

@@ -14,6 +14,7 @@ import (
 // setting describes one field of a policy hash: an integer within limits, a list of delays, a rate, or a word.
 type setting struct {
 	name      string
+	meaning   string
 	list      func(*Policy) *lua.Delays // set for a list; then there are no limits, get or set
 	rate      func(*Policy) *lua.Rate   // set for a rate; likewise
 	low, high int64
@@ -25,51 +26,88 @@ type setting struct {
 	words     []string // names of its values, from 0 on; nil = they are numbers
 }
 
-func durationSetting(name string, low, high time.Duration, field func(*Policy) *time.Duration) setting {
+func durationSetting(
+	name, meaning string, low, high time.Duration, field func(*Policy) *time.Duration,
+) setting {
 	return setting{
-		name: name, low: low.Milliseconds(), high: high.Milliseconds(), unit: time.Millisecond,
+		name: name, meaning: meaning, low: low.Milliseconds(), high: high.Milliseconds(), unit: time.Millisecond,
 		get: func(p *Policy) int64 { return field(p).Milliseconds() },
 		set: func(p *Policy, n int64) { *field(p) = time.Duration(n) * time.Millisecond },
 	}
 }
 
-func countSetting(name string, field func(*Policy) *int) setting {
+func countSetting(name, meaning string, field func(*Policy) *int) setting {
 	return setting{
-		name: name, low: 0, high: lua.MaxAttemptsLimit,
+		name: name, meaning: meaning, low: 0, high: lua.MaxAttemptsLimit,
 		get: func(p *Policy) int64 { return int64(*field(p)) },
 		set: func(p *Policy, n int64) { *field(p) = int(n) },
 	}
 }
 
 var settings = []setting{
-	durationSetting(SettingVisibility, MinVisibilityTimeout, MaxVisibilityTimeout,
-		func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
+	durationSetting(SettingVisibility,
+		"how long an entry may stay pending without being extended before it counts as abandoned",
+		MinVisibilityTimeout, MaxVisibilityTimeout, func(p *Policy) *time.Duration { return &p.VisibilityTimeout }),
 	{
-		name: SettingMaxAttempts, low: 1, high: lua.MaxAttemptsLimit,
+		name:    SettingMaxAttempts,
+		meaning: "deliveries to a group before a dead letter, unless the message has a limit of its own",
+		low:     1, high: lua.MaxAttemptsLimit,
 		get: func(p *Policy) int64 { return int64(p.MaxAttempts) },
 		set: func(p *Policy, n int64) { p.MaxAttempts = int(n) },
 	},
-	durationSetting(SettingRetryMin, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMin }),
-	durationSetting(SettingRetryMax, MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
-	{name: SettingRetryDelays, list: func(p *Policy) *lua.Delays { return &p.RetryDelays }},
-	offAtZero(durationSetting(SettingRetryFor, 0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
-	offAtZero(countSetting(SettingMaxSnoozes, func(p *Policy) *int { return &p.MaxSnoozes })),
-	offAtZero(countSetting(SettingMaxCrashes, func(p *Policy) *int { return &p.MaxCrashes })),
-	offAtZero(durationSetting(SettingHandlerTimeout, 0, lua.MaxDelay,
-		func(p *Policy) *time.Duration { return &p.HandlerTimeout })),
-	switchSetting(SettingHeld, func(p *Policy) *bool { return &p.Held }),
-	offAtZero(switchSetting(SettingHeldWorkers, func(p *Policy) *bool { return &p.HeldWorkers })),
-	{name: SettingRate, rate: func(p *Policy) *lua.Rate { return &p.Rate }, whole: true},
-	upTo(lua.MaxBurst, countSetting(SettingBurst, func(p *Policy) *int { return &p.Burst })),
-	offAtZero(switchSetting(SettingFreeRetries, func(p *Policy) *bool { return &p.FreeRetries })),
-	upTo(MaxReadyLimit, countSetting(SettingReadyLimit, func(p *Policy) *int { return &p.ReadyLimit })),
+	durationSetting(SettingRetryMin,
+		"delay after the first failed attempt; each further delay is about twice the one before, jittered by half",
+		MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMin }),
+	durationSetting(SettingRetryMax, "longest delay between attempts; at least retry_min_ms",
+		MinRetryDelay, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryMax }),
 	{
-		name: SettingHistory, low: 0, high: MaxHistory,
+		name: SettingRetryDelays,
+		meaning: "exact delays after failed attempts, instead of those from retry_min_ms to retry_max_ms; the last one " +
+			"repeats. 0: none",
+		list: func(p *Policy) *lua.Delays { return &p.RetryDelays },
+	},
+	offAtZero(durationSetting(SettingRetryFor,
+		"how long a message is tried, from its first due time on: no retry is due later. 0: no limit",
+		0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.RetryFor })),
+	offAtZero(countSetting(SettingMaxSnoozes, "how often a group may snooze a message. 0: 1000 times",
+		func(p *Policy) *int { return &p.MaxSnoozes })),
+	offAtZero(countSetting(SettingMaxCrashes,
+		"how often the workers of a group may abandon a message, counted apart from failures; the last time makes a "+
+			"dead letter. 0: each time is a failed attempt",
+		func(p *Policy) *int { return &p.MaxCrashes })),
+	offAtZero(durationSetting(SettingHandlerTimeout,
+		"how long a handler may take before its attempt fails. 0: each worker's own limit counts, and by default there "+
+			"is none",
+		0, lua.MaxDelay, func(p *Policy) *time.Duration { return &p.HandlerTimeout })),
+	switchSetting(SettingHeld, "1: scheduled messages do not become ready", func(p *Policy) *bool { return &p.Held }),
+	offAtZero(switchSetting(SettingHeldWorkers, "1: workers take no new messages",
+		func(p *Policy) *bool { return &p.HeldWorkers })),
+	{
+		name:    SettingRate,
+		meaning: "how many messages become ready in a second, a minute or an hour. 0: no limit",
+		rate:    func(p *Policy) *lua.Rate { return &p.Rate }, whole: true,
+	},
+	upTo(lua.MaxBurst, countSetting(SettingBurst,
+		"how many messages may become ready at once after a quiet time. 0: those of a tenth of a second, at least one",
+		func(p *Policy) *int { return &p.Burst })),
+	offAtZero(switchSetting(SettingFreeRetries, "1: retries and redriven dead letters are not subject to the rate",
+		func(p *Policy) *bool { return &p.FreeRetries })),
+	upTo(MaxReadyLimit, countSetting(SettingReadyLimit,
+		"messages stay scheduled while so many entries are ready that the slowest group has not been given; retries "+
+			"pass. 0: no limit",
+		func(p *Policy) *int { return &p.ReadyLimit })),
+	{
+		name:    SettingHistory,
+		meaning: "how many changes of state the history keeps. 0: there is no history",
+		low:     0, high: MaxHistory,
 		get: func(p *Policy) int64 { return int64(p.History) },
 		set: func(p *Policy, n int64) { p.History = int(n) }, whole: true,
 	},
 	{
-		name: SettingKeyFailure, low: 0, high: 1, whole: true, off: true, words: []string{string(KeyBlock), string(KeySkip)},
+		name: SettingKeyFailure,
+		meaning: "block: messages with a key wait for the retries of the message before them; skip: they go on while a " +
+			"retry waits",
+		low: 0, high: 1, whole: true, off: true, words: []string{string(KeyBlock), string(KeySkip)},
 		get: func(p *Policy) int64 {
 			switch p.KeyFailure {
 			case "", KeyBlock:
@@ -81,14 +119,14 @@ var settings = []setting{
 		},
 		set: func(p *Policy, n int64) { p.KeyFailure = []KeyFailure{"", KeySkip}[n] },
 	},
-	ofWhole(durationSetting(SettingHistoryAge, MinHistoryAge, MaxHistoryAge,
-		func(p *Policy) *time.Duration { return &p.HistoryAge })),
+	ofWhole(durationSetting(SettingHistoryAge, "how long the history keeps them",
+		MinHistoryAge, MaxHistoryAge, func(p *Policy) *time.Duration { return &p.HistoryAge })),
 }
 
 // switchSetting returns a setting with values 0 and 1, for a whole queue.
-func switchSetting(name string, field func(*Policy) *bool) setting {
+func switchSetting(name, meaning string, field func(*Policy) *bool) setting {
 	return setting{
-		name: name, low: 0, high: 1, whole: true,
+		name: name, meaning: meaning, low: 0, high: 1, whole: true,
 		get: func(p *Policy) int64 {
 			if *field(p) {
 				return 1

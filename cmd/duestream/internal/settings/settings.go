@@ -258,14 +258,19 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Each calls do for each environment variable.
+// Each calls do for each environment variable of serve.
 func Each(do func(name, kind, value, meaning string)) {
 	for _, spec := range []any{&Connection{}, &Serve{}, &HTTP{}} {
-		v := reflect.TypeOf(spec).Elem()
-		for i, name := range Variables(spec) {
-			f := v.Field(i)
-			do(name, typeName(f.Type), f.Tag.Get("default"), f.Tag.Get("desc"))
-		}
+		EachOf(spec, do)
+	}
+}
+
+// EachOf calls do for each environment variable that a struct reads.
+func EachOf(spec any, do func(name, kind, value, meaning string)) {
+	v := reflect.TypeOf(spec).Elem()
+	for i, name := range Variables(spec) {
+		f := v.Field(i)
+		do(name, typeName(f.Type), f.Tag.Get("default"), f.Tag.Get("desc"))
 	}
 }
 

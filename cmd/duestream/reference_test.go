@@ -1,0 +1,61 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/reference"
+)
+
+//go:generate env DUESTREAM_TEST_UPDATE=1 go test . -run ^TestReferencePagesAreUpToDate$ -count=1
+
+// docs/reference describes the commands, variables and settings that the program has. DUESTREAM_TEST_UPDATE=1 writes
+// the pages anew.
+func TestReferencePagesAreUpToDate(t *testing.T) {
+	t.Parallel()
+	const dir = "../../docs/reference"
+	root := (&app{}).root()
+	root.InitDefaultCompletionCmd()
+	pages := reference.Pages(root, exitCodes)
+	files, err := fs.Glob(os.DirFS(dir), "command/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if pages[file] != "" {
+			continue
+		}
+		if os.Getenv("DUESTREAM_TEST_UPDATE") == "" {
+			t.Errorf("%s describes a command that does not exist", file)
+		} else if err := os.Remove(filepath.Join(dir, file)); err != nil {
+			t.Error(err)
+		}
+	}
+	for name, page := range pages {
+		file := filepath.Join(dir, name)
+		if os.Getenv("DUESTREAM_TEST_UPDATE") != "" {
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, []byte(page), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, _ := os.ReadFile(file); string(text) != page {
+			t.Errorf("%s is out of date: run make reference", file)
+		}
+		if lines := strings.Count(page, "\n"); lines > 300 {
+			t.Errorf("%s has %d lines, more than 300", file, lines)
+		}
+		for line := range strings.Lines(page) {
+			for cell := range strings.SplitSeq(line, " | ") {
+				if strings.HasPrefix(line, "|") && len(cell) > 200 {
+					t.Errorf("%s has a cell of %d characters: %s", file, len(cell), cell)
+				}
+			}
+		}
+	}
+}
