@@ -73,7 +73,8 @@ func TestFunctionsAreTheirScripts(t *testing.T) {
 	}
 }
 
-// The table in docs/reference/protocol.md, section 17, lists the functions as they are, and explains every argument.
+// docs/reference/protocol.md, section 17, has tables of the functions as they are, with their further keys, and explains
+// every argument and every reply.
 func TestFunctionsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/protocol.md")
 	if err != nil {
@@ -92,10 +93,20 @@ func TestFunctionsAreDocumented(t *testing.T) {
 		}
 		rows = append(rows, fmt.Sprintf("| `%s` | `%s` | `%s` |", f.Name, strings.Join(f.Keys, " "), strings.Join(args, " ")))
 		for _, name := range slices.Concat(f.Args, f.Each) {
-			if !regexp.MustCompile("\\| (`\\w+`, )?`"+name+"`(, `\\w+`)* \\| ").MatchString(section) &&
+			if !regexp.MustCompile("(?m)^- \\*\\*(`\\w+`, )?`"+name+"`(, `\\w+`)*\\*\\*: ").MatchString(section) &&
 				!slices.Contains([]string{"group", "consumer", "queue", "letter", "max_attempts", "delays"}, name) {
 				t.Errorf("%s of %s is not explained", name, f.Name)
 			}
+		}
+		if !regexp.MustCompile("(?m)^- .*\\*\\*`" + f.Name + "`\\*\\*").MatchString(section) {
+			t.Errorf("the reply of %s is not explained", f.Name)
+		}
+		further := slices.DeleteFunc(slices.Concat(f.More, f.Later), func(key string) bool {
+			return key == "policy" || key == "history"
+		})
+		row := "(?m)^\\| .*`" + f.Name + "`.* \\| `" + strings.Join(further, " ") + "` \\| (before|after) `"
+		if len(further) > 0 && !regexp.MustCompile(row).MatchString(section) {
+			t.Errorf("the further keys of %s, %v, are not documented", f.Name, further)
 		}
 	}
 	wantList(t, "documented functions",
