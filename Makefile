@@ -47,8 +47,8 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 	$(PROMTOOL) test rules deploy/prometheus/rules_test.yml
 
 .PHONY: reference
-reference: ## write the generated pages of docs/reference: commands, variables, settings
-	$(GO) generate ./cmd/duestream
+reference: ## write the generated pages of docs/reference: commands, variables, settings, conformance cases
+	$(GO) generate ./cmd/duestream ./cmd/duestream/conformance
 
 .PHONY: staged-alerts
 staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir keeps what it saw, PROMETHEUS=path is the program

@@ -141,16 +141,16 @@ var sparedProducers = []mutation{
         if self.n == 1000: return []
         count =`, "answers").spare("no case sends so many"),
 	plainPython("cuts payloads at 2 MiB", `base64.b64decode(order.get("payload", ""))`, `base64.b64decode(order.get("payload", ""))[:2 << 20]`, "payload").in("python/conformance.py").
-		spare("the largest payload that the kit sends is 1 MiB, because every byte of it is a byte of a test"),
+		spare("the largest payload that the kit sends is 1 MiB"),
 	plainPython("does not register again what the registry lost", `            if registered is None:
 `, `            if registered is None and not self.look_again:
-`, "registers").in("python/duestream.py").spare("bridges register again what the registry lost, and find by a scan what nobody registered"),
-	loadedPython("never lets the server forget a token early", `token, self.done.get(partition, ""), 60000`, `token, "", 60000`, "repeats-once").spare("the server forgets it after token_ms"),
-	plainPython("repeats without growing pauses", `delay = min(2 * delay, 2)`, `delay = 0.1`, "request-lost").spare("pauses that grow are for the server's sake; no message is lost or late by it"),
+`, "registers").in("python/duestream.py").spare("it loses nothing: bridges register it again, and find by a scan what nobody registered"),
+	loadedPython("never lets the server forget a token early", `token, self.done.get(partition, ""), 60000`, `token, "", 60000`, "repeats-once").spare("it loses nothing: the server forgets it after `token_ms`"),
+	plainPython("repeats without growing pauses", `delay = min(2 * delay, 2)`, `delay = 0.1`, "request-lost").spare("it loses nothing; the pauses are for the server's sake"),
 	plainPython("closes no connection at its end", `    producer = Producer(connect(), queue)
     for line`, `    producer = Producer(connect(), queue)
     producer.spare = connect(); producer.spare.ping()
-    for line`, "answers").in("python/conformance.py").spare("the server closes what has ended"),
+    for line`, "answers").in("python/conformance.py").spare("it loses nothing: the server closes what has ended"),
 }
 
 // shellProducers are faults in the producer in bash.
