@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-//go:generate env DUESTREAM_TEST_UPDATE=1 go test . -run ^TestCasesPageIsUpToDate$ -count=1
+//go:generate env DUESTREAM_TEST_UPDATE=1 go test . -run ^TestDocumentListsEveryCase$ -count=1
 
 // docs/reference/conformance-cases.md lists every case and every watched rule. DUESTREAM_TEST_UPDATE=1 writes it anew.
-func TestCasesPageIsUpToDate(t *testing.T) {
+func TestDocumentListsEveryCase(t *testing.T) {
 	const name = "conformance-cases.md"
 	page := casesPage()
 	if os.Getenv("DUESTREAM_TEST_UPDATE") != "" {
