@@ -41,3 +41,25 @@ func TestTheDocumentedCommandsPrintWhatIsDocumented(t *testing.T) {
 		t.Errorf("%d commands were found", ran)
 	}
 }
+
+// docs/reference/http.md lists each type of a problem.
+func TestEveryProblemIsDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/reference/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("problem.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	types := regexp.MustCompile(`= "urn:duestream:problem:([a-z-]+)"`).FindAllStringSubmatch(string(source), -1)
+	for _, m := range types {
+		if !regexp.MustCompile("(?m)^\\| [0-9, ]+ \\|[^|]*`" + m[1] + "`").Match(text) {
+			t.Errorf("problem %s has no row", m[1])
+		}
+	}
+	if len(types) < 15 {
+		t.Errorf("%d types were found", len(types))
+	}
+}
