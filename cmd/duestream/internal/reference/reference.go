@@ -173,6 +173,11 @@ func configuration() string {
 			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", name, kind, code(value), cell(meaning))
 		})
 	}
+	b.WriteString("\n### Other variables\n\n" +
+		"- `duestream work` sets variables for the command that it runs: see [work](command/work.md).\n" +
+		"- `NO_COLOR` and `TERM` decide about colour, `VISUAL` and `EDITOR` about the editor of `duestream dead edit`.\n" +
+		"- `USER` is the name of an operator in the history of a queue.\n" +
+		"- `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` are those of systemd.\n")
 	b.WriteString("\n## Policy settings\n\n" +
 		"A policy setting is looked for at these places, in this order: the group's own value, the value of the queue, the\n" +
 		"defaults of all queues, the built-in value. [The protocol](protocol.md#11-policy) says how each is stored. The table\n" +
