@@ -40,6 +40,10 @@ campaign: ## long fault campaign; DURATION=10m, SEED=n replays one, OUT=dir keep
 	DUESTREAM_CAMPAIGN_METRICS=$(METRICS) DUESTREAM_CAMPAIGN_DURATION=$(DURATION) DUESTREAM_CAMPAIGN_RATE=$(RATE) DUESTREAM_TEST_SEED=$(SEED) DUESTREAM_CAMPAIGN_OUT=$(if $(OUT),$(abspath $(OUT))) \
 		$(GO) test ./integration/campaign -count=1 -timeout 0 -v -run '^TestCampaign$(if $(CLUSTER),OnACluster)$(if $(RELEASES),OfTwoReleases)$$' $(GOTESTFLAGS)
 
+.PHONY: generate
+generate: ## write the texts of the scripts in lua/generated anew, after a change of a script
+	$(GO) generate ./lua
+
 .PHONY: rules
 rules: ## check and test the alert rules in deploy/prometheus; needs promtool (Debian package prometheus), or PROMTOOL=path
 	@command -v $(PROMTOOL) >/dev/null || { echo "no $(PROMTOOL): apt-get install prometheus, or PROMTOOL=path"; exit 1; }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/assemble"
 )
 
 // limited returns a rig whose calls are made by a user; may replaces the user's rules.
@@ -43,9 +44,17 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
 		guest, may := limited(b)
+		files := sources(b)
 		for _, c := range calls() {
-			all := Needs(c.script.name)
-			writes := slices.ContainsFunc(all, func(n Need) bool { return !readOnly[n.Command] })
+			all, err := files.Needs(c.script.name)
+			if err != nil {
+				b.Fatal(err)
+			}
+			late, err := files.NeedsAfterFirstWrite(c.script.name)
+			if err != nil {
+				b.Fatal(err)
+			}
+			writes := slices.ContainsFunc(all, assemble.Need.Writes)
 			b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
 			b.fixture()
 			before := b.dump()
@@ -55,8 +64,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 				if !writes { // it is refused at that command, or goes on without it
 					continue
 				}
-				same := func(g Need) bool { return g.Command == n.Command }
-				if err == nil && !slices.ContainsFunc(guarded(c.script.name+".lua"), same) {
+				same := func(g assemble.Need) bool { return g.Command == n.Command }
+				if err == nil && !slices.ContainsFunc(late, same) {
 					b.do(append([]string{"DEL", b.g.Queues, b.g.Bridges, b.g.Wake}, keysOf(b.k)...)...)
 					b.fixture() // it did everything without a command that it may need before it writes
 					before = b.dump()
@@ -80,16 +89,21 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	})
 }
 
-// The commands that Needs reads from the texts are enough for everything a script does: batches of 1, of more than 16,
+// The commands that assemble.Needs reads from the texts are enough for everything a script does: batches of 1, of more than 16,
 // of 200, with groups, tokens, dedup windows, retries, dead letters, lost and malformed ones.
 func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {
 		guest, may := limited(b)
+		files := sources(b)
 		as := func(s *script, what string, call func() error) {
 			b.Helper()
+			needs, err := files.Needs(s.name)
+			if err != nil {
+				b.Fatal(err)
+			}
 			rules := []string{"-@all", "+evalsha", "+eval", "+evalsha_ro", "+eval_ro", "+fcall"}
-			for _, n := range Needs(s.name) {
+			for _, n := range needs {
 				rules = append(rules, rule("+", n.Command))
 			}
 			may(rules...)

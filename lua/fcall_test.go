@@ -2,12 +2,14 @@ package lua
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/assemble"
 )
 
 // fcaller sends each call of a published script as FCALL.
@@ -35,10 +37,18 @@ var loaded sync.Map
 
 // functionsBySHA holds the names of the functions, by the script that does their work.
 var functionsBySHA = sync.OnceValue(func() map[string]string {
+	files, err := assemble.Read(os.DirFS("."))
+	if err != nil {
+		panic(err)
+	}
+	functions, err := files.Functions()
+	if err != nil {
+		panic(err)
+	}
 	names := map[string]string{}
-	for _, f := range Functions() {
+	for _, f := range functions {
 		for _, s := range scripts() {
-			if f.file == s.name+".lua" {
+			if f.File == s.name+".lua" {
 				names[s.sha] = f.Name
 			}
 		}

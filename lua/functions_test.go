@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,59 +21,7 @@ var functionNames = []string{
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
 }
 
-// The library says the same of each function as the header of its script, and contains all files it needs, each once.
-func TestFunctionsAreTheirScripts(t *testing.T) {
-	text := FunctionsLibrary("v1.2.3")
-	var names []string
-	used := map[string]bool{"functions/publish.lua": true}
-	libs := functionLibs(Functions())
-	for _, f := range Functions() {
-		names = append(names, f.Name)
-		used[f.file] = true
-		base := strings.TrimSuffix(filepath.Base(f.file), ".lua")
-		h, err := parseHeader(base, readSource(f.file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		wantList(t, f.Name+": keys", slices.Concat(f.Keys, f.More, f.Later), h.keys...)
-		redistest.Want(t, f.Name+": keys of a history", len(f.More) > 0, h.tells)
-		wantList(t, f.Name+": arguments", f.Args, h.args...)
-		wantList(t, f.Name+": repeated arguments", f.Each, h.each...)
-		for i, part := range firstWrite.Split(readSource(f.file), -1) {
-			redistest.Want(t, fmt.Sprint(f.Name, ": copies of part ", i, " of its text"), strings.Count(text, part), 1)
-		}
-		redistest.Want(t, f.Name+": may run on a full server", f.AllowOOM, base != "enqueue")
-		for _, said := range []string{f.Does, f.Returns} {
-			if said == "" || !strings.Contains(readSource(f.file), said) {
-				t.Errorf("%s is said to be %q", f.Name, said)
-			}
-		}
-		last := -1
-		for _, lib := range h.uses { // the scripts are tested with this order of their files
-			at := slices.Index(libs, lib)
-			if at <= last {
-				t.Errorf("%s needs its files in the order %v, the library has %v", f.Name, h.uses, libs)
-			}
-			last = at
-		}
-		if m := regexp.MustCompile(`(?m)^local (?:function )?scripts\b`).FindString(readSource(f.file)); m != "" {
-			t.Errorf("%s hides the table of scripts: %s", f.file, m)
-		}
-	}
-	wantList(t, "functions", names, functionNames...)
-	files, _ := filepath.Glob("functions/*.lua")
-	for _, file := range files {
-		if !used[file] {
-			t.Errorf("%s is in no library", file)
-		}
-	}
-	for _, lib := range libs {
-		redistest.Want(t, "copies of "+lib, strings.Count(text, readSource("lib/"+lib+".lua")), 1)
-	}
-}
-
-// docs/reference/protocol.md, section 17, has tables of the functions as they are, with their further keys, and explains
-// every argument and every reply.
+// The table in docs/PROTOCOL.md, section 17, lists the functions as they are, and explains every argument.
 func TestFunctionsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/protocol.md")
 	if err != nil {
@@ -85,8 +32,9 @@ func TestFunctionsAreDocumented(t *testing.T) {
 	if !found {
 		t.Fatal("there is no section on functions")
 	}
-	var rows []string
+	var rows, names []string
 	for _, f := range Functions() {
+		names = append(names, f.Name)
 		args := slices.Clone(f.Args)
 		if len(f.Each) > 0 {
 			args = append(args, "["+strings.Join(f.Each, " ")+"]")
@@ -109,37 +57,11 @@ func TestFunctionsAreDocumented(t *testing.T) {
 			t.Errorf("the further keys of %s, %v, are not documented", f.Name, further)
 		}
 	}
+	wantList(t, "functions", names, functionNames...)
 	wantList(t, "documented functions",
 		regexp.MustCompile("(?m)^\\| `duestream_\\w+` \\| `[^|]*` \\| `[^|]*` \\|").FindAllString(section, -1), rows...)
 	if !strings.Contains(section, "| `duestream_version` | – | – |") {
 		t.Error("the version is not documented")
-	}
-}
-
-// In a script a file sees only the files before it; in the library it sees all. A name used in two files would mean one
-// thing in a script, and another in the library.
-func TestLibraryFilesShareNoName(t *testing.T) {
-	owner := map[string]string{}
-	local := regexp.MustCompile(`(?m)^local (?:function (\w+)|([\w, ]+?) *(?:=|$))`)
-	files := []string{"functions/publish.lua"}
-	for _, lib := range functionLibs(Functions()) {
-		files = append(files, "lib/"+lib+".lua")
-	}
-	for _, file := range files {
-		for _, m := range local.FindAllStringSubmatch(readSource(file), -1) {
-			for name := range strings.SplitSeq(m[1]+m[2], ", ") {
-				if owner[name] != "" {
-					t.Errorf("%s is in %s and in %s", name, owner[name], file)
-				}
-				owner[name] = file
-			}
-		}
-	}
-	if len(owner) < 40 || owner["digits"] == "" || owner["LOST"] == "" || owner["publish"] == "" {
-		t.Errorf("names were not found: %v", slices.Sorted(maps.Keys(owner)))
-	}
-	if len(owner) > 170 {
-		t.Errorf("%d local names of the 200 that one Lua function may have", len(owner))
 	}
 }
 

@@ -39,7 +39,7 @@ func fuzzRig(f *testing.F, s *redistest.Server) func(t *testing.T) *rig {
 func probe(libs, body string) *rueidis.Lua {
 	var text strings.Builder
 	for lib := range strings.FieldsSeq(libs) {
-		text.WriteString(stripComments(readSource("lib/" + lib + ".lua")))
+		text.WriteString(readSource("lib/" + lib + ".lua"))
 	}
 	return rueidis.NewLuaScript(text.String() + body)
 }

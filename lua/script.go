@@ -5,15 +5,18 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
 )
 
-//go:embed *.lua lib/*.lua functions/*.lua
-var sources embed.FS
+//go:generate go run ../internal/assemble/generate
+
+// The texts that run. They are generated from the scripts, from lib and from functions: see package assemble.
+//
+//go:embed generated/*.lua
+var generated embed.FS
 
 // script is one transition. The lists name the keys and arguments that the Go call sends; TestHeaders compares them
 // with the Lua header.
@@ -28,7 +31,7 @@ type script struct {
 	sha      string
 }
 
-// load builds a script from its file and the library files that its "Uses" line names.
+// load builds a script from its generated text.
 // The client library never repeats a script, because only the caller knows whether a repeat is harmless.
 func load(name string, keys, args, each []string) *script {
 	source := Source(name)
@@ -49,64 +52,17 @@ func (s *script) readOnly() *script {
 	return s
 }
 
-var usesLine = regexp.MustCompile(`(?m)^-- Uses: (.*)$`)
+// Source returns the full text of a script as the server gets it. It panics on a name that does not exist.
+func Source(name string) string { return generatedText(name) }
 
-// Source returns the full text of a script as the server gets it: the library functions that it can reach, then the
-// script. It panics on a name that does not exist.
-func Source(name string) string {
-	file := name + ".lua"
-	library, text := libText(file), whole(file, stripComments)
-	_, rest := splitFunctions(library)
-	return rest + functionsOf(library, text) + text
-}
-
-// textOf returns the library files that a script uses, then the script's file.
-func textOf(file string) string { return libText(file) + stripComments(readSource(file)) }
-
-// libText returns the library files that a script uses.
-func libText(file string) string {
-	var b strings.Builder
-	for lib := range strings.FieldsSeq(usesLine.FindStringSubmatch(readSource(file))[1]) {
-		b.WriteString(stripComments(readSource("lib/" + lib + ".lua")))
-	}
-	return b.String()
-}
-
-// whole returns a script with its guards: an error names the key of another type, or the command that the user may not
-// call. So a script checks the types only of keys that it does not read before its first write, and the rights only to
-// commands after that. Each part of its text is passed through keep.
-func whole(file string, keep func(text string) string) string {
-	parts := firstWrite.Split(readSource(file), 2)
-	body := guard(file, guarded(file)) + keep(parts[len(parts)-1])
-	if len(parts) == 2 {
-		body = keep(parts[0]) + body
-	}
-	var types []string
-	for i, t := range keyTypes(file) {
-		types = append(types, fmt.Sprintf("KEYS[%d], '%s'", i+1, t))
-	}
-	return "local function main()\n" + body + "end\nlocal ok, reply = pcall(main)\nif ok then return reply end\n" +
-		"if is_denied(reply) then " + refuseWhoLacks(file, needs(file, textOf(file))) + "end\n" +
-		"return naming_key(reply, {" + strings.Join(types, ", ") + "})\n"
-}
-
-func readSource(file string) string {
-	text, err := sources.ReadFile(file)
+// generatedText returns a generated file without its first line, which only says how the file is made.
+func generatedText(name string) string {
+	file, err := generated.ReadFile("generated/" + name + ".lua")
 	if err != nil {
-		panic(fmt.Sprintf("lua: script %s is not part of the build: %v", file, err))
+		panic(fmt.Sprintf("lua: script %s is not part of the build: %v", name, err))
 	}
-	return string(text)
-}
-
-// stripComments drops lines that are only a comment, so that each server keeps less text.
-func stripComments(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if t := strings.TrimSpace(line); t != "" && !strings.HasPrefix(t, "--") {
-			b.WriteString(line)
-		}
-	}
-	return b.String()
+	_, text, _ := strings.Cut(string(file), "\n")
+	return text
 }
 
 // tells reports whether the script writes a history: then its last argument is the actor.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/internal/assemble"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -82,8 +83,7 @@ var (
 			roots: []string{"bridge/admin/doctor.Examine"},
 			// Repairs need the operator.
 			without: []string{"stream/keeper.Trim", "stream/keeper.DeleteOrphans", "stream.Grow", "scheduler.Gather",
-				"lua.DropConsumers", "lua.AddToken", "lua.RegisterCounts",
-				"lua.FunctionsSource"}, // reads the source of other scripts
+				"lua.DropConsumers", "lua.AddToken", "lua.RegisterCounts"},
 		},
 	}
 )
@@ -119,7 +119,11 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	add := func(n lua.Need, keys []string, why string) {
+	sources, err := assemble.Read(os.DirFS("../../lua"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(n assemble.Need, keys []string, why string) {
 		if len(n.Keys) == 0 {
 			keys = []string{""}
 		}
@@ -133,8 +137,16 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 		switch {
 		case isScript:
 			scripts = append(scripts, script)
-			names := lua.KeyNames(script)
-			for _, n := range lua.Needs(script) {
+			header, err := sources.Header(script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			needs, err := sources.Needs(script)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names := header.Keys
+			for _, n := range needs {
 				for _, key := range n.Keys {
 					add(n, keysOf(script, names[key]), "script "+script)
 				}
@@ -144,8 +156,8 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 			}
 			for i, key := range names {
 				for _, full := range keysOf(script, key) {
-					add(lua.Need{Command: "EVALSHA", Keys: []int{i}}, []string{full}, "script "+script)
-					add(lua.Need{Command: "EVAL", Keys: []int{i}}, []string{full}, "script "+script)
+					add(assemble.Need{Command: "EVALSHA", Keys: []int{i}}, []string{full}, "script "+script)
+					add(assemble.Need{Command: "EVAL", Keys: []int{i}}, []string{full}, "script "+script)
 				}
 			}
 		case slices.Contains(r.optional, command), command == "EVAL", command == "EVALSHA":
@@ -155,7 +167,7 @@ func uses(t *testing.T, c *code, name string, r role) (all []use, scripts []stri
 		default:
 			for _, key := range keys {
 				for _, full := range keysOf("", key) {
-					n := lua.Need{Command: command}
+					n := assemble.Need{Command: command}
 					if full != "" {
 						n.Keys = []int{0}
 					}
@@ -207,7 +219,7 @@ func TestUsersFollowFromTheSources(t *testing.T) {
 		}
 		told := map[string]bool{}
 		for _, u := range all {
-			n := lua.Need{Command: u.command}
+			n := assemble.Need{Command: u.command}
 			if u.key != "" {
 				n.Keys = []int{0}
 			}
@@ -283,7 +295,7 @@ func TestOneProcessMayDoTheWorkOfSeveral(t *testing.T) {
 }
 
 // words returns a form of the command that ACL DRYRUN accepts.
-func words(n lua.Need, key string) []string {
+func words(n assemble.Need, key string) []string {
 	switch n.Command {
 	case "EVAL", "EVALSHA":
 		return []string{n.Command, "x", "1", key}

@@ -48,6 +48,8 @@ var below = map[string]string{
 	"bridge/gateway/lmstfy":         "bridge bridge/admin bridge/gateway/access internal/loop internal/view lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",
+	// What `go generate ./lua` runs. No program of a user contains it.
+	"internal/assemble": "", "internal/assemble/generate": "internal/assemble",
 	// Programs of users.
 	"examples/go/embedded": "bridge", "examples/go/producer": "bridge", "examples/go/worker": "bridge",
 }

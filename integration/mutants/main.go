@@ -104,6 +104,11 @@ func (m mutant) try(ctx context.Context, root string) (said []byte, caught bool,
 	if err := m.apply(dir); err != nil {
 		return nil, false, err
 	}
+	generate := exec.CommandContext(ctx, "go", "generate", "./lua") // what runs follows from the scripts
+	generate.Dir = dir
+	if out, err := generate.CombinedOutput(); err != nil {
+		return nil, false, fmt.Errorf("the mutant's scripts cannot be generated: %w\n%s", err, out)
+	}
 	build := exec.CommandContext(ctx, "go", "vet", "./lua", "./internal/...", "./scheduler/...", "./stream/...", "./bridge/...")
 	build.Dir = dir
 	if out, err := build.CombinedOutput(); err != nil {

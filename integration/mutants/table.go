@@ -283,13 +283,13 @@ var mutants = []mutant{
 		test: []string{"-run", "TestTurnOfWhoLeaves", "./stream/keeper"},
 	},
 	{
-		name: "a script does not ask what its user may", file: "lua/needs.go",
-		old:  "return refuseWhoLacks(file, all)",
-		new:  "return \"\"",
+		name: "a script does not ask what its user may", file: "internal/assemble/script.go",
+		old:  "\t\t\treturn refusal(file, needs)\n",
+		new:  "\t\t\treturn \"\"\n",
 		test: []string{"-run", "TestScriptIsRefusedBeforeItBegins", "./lua"},
 	},
 	{
-		name: "what a script may need is looked for in its own text alone", file: "lua/needs.go",
+		name: "what a script may need is looked for in its own text alone", file: "internal/assemble/reach.go",
 		old:  "if !called[f.name] && hasWord(text, f.name) {",
 		new:  "if !called[f.name] && strings.Contains(f.name, \"_wrong\") && hasWord(text, f.name) {",
 		test: []string{"-run", "TestScriptsNeedNoMoreThanIsRead", "./lua"},

@@ -279,7 +279,7 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestWrongTypesAreRefusedBeforeTheFirstWrite", "./lua"},
 	},
 	{
-		name: "a script that calls what it made above asks for nothing of that", file: "lua/needs.go",
+		name: "a script that calls what it made above asks for nothing of that", file: "internal/assemble/needs.go",
 		old:  "if strings.Contains(f.text, \"return function\") && hasWord(before, f.name) {",
 		new:  "if strings.Contains(f.text, \"no such text\") && hasWord(before, f.name) {",
 		test: []string{"-run", "TestDrainIsRefusedWhole", "./lua"},

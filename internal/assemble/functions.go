@@ -1,0 +1,214 @@
+package assemble
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"go/format"
+	"slices"
+	"strings"
+)
+
+// libraryName is the name of the functions library; with an underscore it begins the name of each function.
+const libraryName = "duestream"
+
+// published lists the functions of the library, in their order. keys is the number of keys that each call gives; the
+// keys of the header after these came with later releases. script is the name of the function's script in the library.
+var published = []struct {
+	script, file string
+	keys         int
+	former       []formerCall
+}{
+	{script: "schedule", file: "enqueue.lua", keys: 7},
+	{script: "cancel", file: "cancel.lua", keys: 4},
+	{script: "reschedule", file: "reschedule.lua", keys: 2},
+	{script: "cancel_retries", file: "cancel_retries.lua", keys: 3},
+	{script: "reschedule_retries", file: "reschedule_retries.lua", keys: 2},
+	{script: "expire", file: "expire.lua", keys: 3},
+	{script: "register", file: "register.lua", keys: 1},
+	{script: "ack", file: "ack.lua", keys: 1},
+	{script: "retry", file: "retry.lua", keys: 6},
+	{script: "dead_letter", file: "functions/dead_letter.lua", keys: 6},
+	{script: "release", file: "functions/release.lua", keys: 6},
+	{script: "extend", file: "extend.lua", keys: 2},
+	// Once, a letter could not go to another group.
+	{script: "redrive", file: "redrive.lua", keys: 6, former: []formerCall{{
+		keys: []string{"dead", "due", "payload", "meta", "wake"},
+		each: []string{"letter", "when", "edited", "payload", "fields"},
+	}}},
+}
+
+// refusedWhenFull is the only function that a full server refuses, as a whole.
+const refusedWhenFull = "schedule"
+
+// formerCall is the shape of a call that an earlier release documented: the library accepts it for ever.
+type formerCall struct{ keys, each []string }
+
+// Function is one function of the library. Its fields are those of the type in package lua.
+type Function struct {
+	Name, Does        string
+	Keys, More, Later []string
+	Args, Each        []string
+	Returns           string
+	AllowOOM          bool
+	File              string // below lua
+	script            string
+	former            []formerCall
+}
+
+// Functions returns the functions of the library, without the one that returns its version.
+func (s *Sources) Functions() ([]Function, error) {
+	var functions []Function
+	for _, p := range published {
+		file := s.files[p.file]
+		if file == nil {
+			return nil, fmt.Errorf("there is no lua/%s", p.file)
+		}
+		h := file.header
+		recorded := slices.Index(h.Keys, "history") + 1 // the number of keys of a call that the history records
+		if recorded == 0 {
+			recorded = len(h.Keys)
+		}
+		if p.keys > recorded {
+			return nil, fmt.Errorf("lua/%s has %d keys up to the history, fewer than %d", p.file, recorded, p.keys)
+		}
+		f := Function{
+			Name: libraryName + "_" + p.script, Does: h.Purpose,
+			Keys: h.Keys[:p.keys], More: h.Keys[p.keys:recorded], Later: h.Keys[recorded:],
+			Args: h.Args, Each: h.Each, Returns: h.Returns, AllowOOM: p.script != refusedWhenFull,
+			File: p.file, script: p.script, former: p.former,
+		}
+		// At first, only the policy and the history followed the keys that each call gives.
+		var first []string
+		for _, key := range f.More {
+			if key == "policy" || key == "history" {
+				first = append(first, key)
+			}
+		}
+		if len(first) > 0 && len(first) < len(f.More) {
+			f.former = append(slices.Clone(f.former), formerCall{slices.Concat(f.Keys, first), f.Each})
+		}
+		functions = append(functions, f)
+	}
+	return functions, nil
+}
+
+// Parts of the library that the program fills in when it loads it.
+const (
+	releasePlace = "{{release}}"
+	levelPlace   = "{{level}}"
+)
+
+// FunctionsLibrary returns the library for FUNCTION LOAD: the files of lib that its scripts use, each once and with its
+// comments, then each script as a function. The release and the protocol level are left open.
+func (s *Sources) FunctionsLibrary() (string, error) {
+	body, err := s.functionsBody()
+	if err != nil {
+		return "", err
+	}
+	hash := sourceHash(body)
+	return "#!lua name=" + libraryName + "\n" +
+		"-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. " +
+		"Generated: load a newer one instead of\n" +
+		"-- changing it. Release " + releasePlace + ", source " + hash + ".\n\n" +
+		body +
+		"redis.register_function{function_name = '" + libraryName + "_version', flags = {'no-writes', 'allow-stale'}, " +
+		"callback = function()\n" +
+		"  return {'protocol', '1', 'release', '" + releasePlace + "', 'source', '" + hash + "', " +
+		"'level', '" + levelPlace + "'}\n" +
+		"end}\n", nil
+}
+
+// sourceHash identifies the code of a library. Libraries with the same hash differ at most in comments.
+func sourceHash(body string) string {
+	sum := sha1.Sum([]byte(withoutComments(body)))
+	return hex.EncodeToString(sum[:])[:12]
+}
+
+func (s *Sources) functionsBody() (string, error) {
+	functions, err := s.Functions()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, lib := range s.functionLibs(functions) {
+		b.WriteString(s.files[libPath(lib)].text + "\n")
+	}
+	b.WriteString(s.files[publishFile].text + "\n")
+	for _, f := range functions {
+		script, err := s.guarded(s.files[f.File], func(text string) string { return text })
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "scripts.%s = function(KEYS, ARGV)\n%send\n\n", f.script, script)
+	}
+	for _, f := range functions {
+		b.WriteString(f.publish())
+	}
+	return b.String(), nil
+}
+
+// functionLibs returns the files of lib that functions use, each after those it needs: in the order in which the
+// scripts name them.
+func (s *Sources) functionLibs(functions []Function) (libs []string) {
+	for _, f := range functions {
+		for _, lib := range s.files[f.File].header.Uses {
+			if !slices.Contains(libs, lib) {
+				libs = append(libs, lib)
+			}
+		}
+	}
+	return libs
+}
+
+// publish returns the Lua that publishes the function.
+func (f Function) publish() string {
+	flags := ""
+	if f.AllowOOM {
+		flags = "'allow-oom'"
+	}
+	var former []string
+	for _, call := range f.former {
+		former = append(former, fmt.Sprintf("{keys = %s, each = %s}", luaList(call.keys), luaList(call.each)))
+	}
+	return fmt.Sprintf("publish('%s', '%s', {%s}, %s, %s, %s, %s, %s, {%s})\n", f.Name, f.script, flags, luaList(f.Keys),
+		luaList(f.Args), luaList(f.Each), luaList(f.More), luaList(f.Later), strings.Join(former, ", "))
+}
+
+func luaList(names []string) string {
+	if len(names) == 0 {
+		return "{}"
+	}
+	return "{'" + strings.Join(names, "', '") + "'}"
+}
+
+// functionsGo returns the list of functions and the hash of their library as a file of package lua.
+func (s *Sources) functionsGo() (string, error) {
+	functions, err := s.Functions()
+	if err != nil {
+		return "", err
+	}
+	body, err := s.functionsBody()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "// %s\n\npackage lua\n\n", notice(librarySources))
+	fmt.Fprintf(&b, "const functionsSource = %q\n\n", sourceHash(body))
+	b.WriteString("func functionList() []Function {\n\treturn []Function{\n")
+	for _, f := range functions {
+		fmt.Fprintf(&b, "{\nName: %q,\nDoes: %q,\nKeys: %s,\nMore: %s,\nLater: %s,\nArgs: %s,\nEach: %s,\n", f.Name, f.Does,
+			goList(f.Keys), goList(f.More), goList(f.Later), goList(f.Args), goList(f.Each))
+		fmt.Fprintf(&b, "Returns: %q,\nAllowOOM: %t,\n},\n", f.Returns, f.AllowOOM)
+	}
+	b.WriteString("}\n}\n")
+	text, err := format.Source([]byte(b.String()))
+	return string(text), err
+}
+
+func goList(names []string) string {
+	if len(names) == 0 {
+		return "[]string{}"
+	}
+	return fmt.Sprintf("%#v", names)
+}

@@ -1,0 +1,147 @@
+package assemble
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Header is the comment at the top of a script: what it does, its keys and arguments, its reply, and its promises.
+type Header struct {
+	Purpose  string
+	Uses     []string // files of lib
+	Keys     []string // names
+	Types    []string // of the keys, in the same order
+	EveryKey bool     // the whole list of keys is repeated for every item
+	Args     []string // sent once
+	Each     []string // sent for every item, after Args
+	History  bool     // a call with the key of the history has a last argument: who calls
+	Returns  string   // its first line
+}
+
+// sections are the beginnings of the lines of a header, in their order. The first line is the purpose.
+var sections = []string{
+	"", "Uses: ", "KEYS[", "ARGV[", "Returns: ", "Complexity: ", "If a command fails here: ", "Run twice: ",
+}
+
+const (
+	purposeSection = iota
+	usesSection
+	keysSection
+	argsSection
+	returnsSection
+)
+
+var (
+	keyLine   = regexp.MustCompile(`^KEYS\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \(([a-z; ]+)\)$`)
+	argLine   = regexp.MustCompile(`^ARGV\[(\d+)(\.\.\.)?\] ([a-z_, ]+) \((.+)\)$`)
+	actorLine = regexp.MustCompile(`^ARGV\[#\] actor \(string, who calls; the last one, given with KEYS\[(\d+)\]\)$`)
+)
+
+// ParseHeader reads the header of a script. It refuses one that is incomplete or out of order.
+func ParseHeader(name, text string) (Header, error) {
+	var h Header
+	seen := map[int]bool{}
+	last := purposeSection
+	for i, line := range strings.Split(text, "\n") {
+		line, isComment := strings.CutPrefix(line, "-- ")
+		if !isComment {
+			break
+		}
+		if i > 0 && strings.HasPrefix(line, "  ") {
+			continue // it continues the line above
+		}
+		section := sectionOf(line)
+		first := i == 0
+		mayRepeat := section == purposeSection || section == keysSection || section == argsSection
+		if section < last || first && section != purposeSection || seen[section] && !mayRepeat {
+			return h, fmt.Errorf("line %d is out of order: %s", i+1, line)
+		}
+		last, seen[section] = section, true
+		if first {
+			purpose, ok := strings.CutPrefix(line, name+": ")
+			if !ok {
+				return h, fmt.Errorf("the purpose is %q", line)
+			}
+			h.Purpose = strings.TrimSpace(purpose)
+			continue
+		}
+		if err := h.add(section, line); err != nil {
+			return h, fmt.Errorf("line %d: %w: %s", i+1, err, line)
+		}
+	}
+	for section, title := range sections {
+		if !seen[section] && section != argsSection {
+			return h, fmt.Errorf("no line %q", title)
+		}
+	}
+	if slices.Contains(h.Keys, "history") != h.History {
+		return h, errors.New("a history without who calls, or the other way round")
+	}
+	if len(h.Keys) != len(h.Types) {
+		return h, fmt.Errorf("%d keys and %d types", len(h.Keys), len(h.Types))
+	}
+	return h, nil
+}
+
+func sectionOf(line string) int {
+	for section := len(sections) - 1; section > purposeSection; section-- {
+		if strings.HasPrefix(line, sections[section]) {
+			return section
+		}
+	}
+	return purposeSection
+}
+
+// add reads one line of the header.
+func (h *Header) add(section int, line string) error {
+	switch section {
+	case usesSection:
+		h.Uses = strings.Fields(strings.TrimPrefix(line, sections[usesSection]))
+	case keysSection:
+		return h.addKeys(line)
+	case argsSection:
+		return h.addArgs(line)
+	case returnsSection:
+		h.Returns = strings.TrimSpace(strings.TrimPrefix(line, sections[returnsSection]))
+	}
+	return nil
+}
+
+func (h *Header) addKeys(line string) error {
+	m := keyLine.FindStringSubmatch(line)
+	if m == nil || m[1] != strconv.Itoa(len(h.Keys)+1) || h.EveryKey {
+		return errors.New("not the line of the next key")
+	}
+	h.Keys = append(h.Keys, strings.Split(m[3], ", ")...)
+	h.Types = append(h.Types, strings.Split(m[4], "; ")...)
+	h.EveryKey = m[2] != ""
+	return nil
+}
+
+func (h *Header) addArgs(line string) error {
+	if h.History {
+		return errors.New("who calls is the last argument")
+	}
+	if actor := actorLine.FindStringSubmatch(line); actor != nil {
+		number := slices.Index(h.Keys, "history") + 1
+		if number == 0 || actor[1] != strconv.Itoa(number) {
+			return errors.New("who calls is for the history")
+		}
+		h.History = true
+		return nil
+	}
+	m := argLine.FindStringSubmatch(line)
+	if m == nil || m[1] != strconv.Itoa(len(h.Args)+1) || h.Each != nil {
+		return errors.New("not the line of the next argument")
+	}
+	if repeated := m[2] != ""; repeated {
+		h.Each = strings.Split(m[3], ", ")
+	} else {
+		h.Args = append(h.Args, m[3])
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package assemble
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// luaText is a Lua text, split into its functions and the lines outside of them.
+type luaText struct {
+	functions []function
+	rest      string
+}
+
+type function struct{ name, text string }
+
+// split splits a text. A function begins with "local function" and ends with "end", both at the beginning of a line.
+func split(text string) luaText {
+	var l luaText
+	inside := false
+	for line := range strings.Lines(text) {
+		if declared, ok := strings.CutPrefix(line, "local function "); ok {
+			name, _, _ := strings.Cut(declared, "(")
+			l.functions = append(l.functions, function{name: name})
+			inside = true
+		}
+		if !inside {
+			l.rest += line
+			continue
+		}
+		l.functions[len(l.functions)-1].text += line
+		inside = line != "end\n"
+	}
+	return l
+}
+
+// reachableFrom returns the functions that can be called from a text, directly or through each other, in their order.
+func (l luaText) reachableFrom(text string) string {
+	called := map[string]bool{}
+	for more := true; more; {
+		more = false
+		for _, f := range l.functions {
+			if !called[f.name] && hasWord(text, f.name) {
+				called[f.name], more = true, true
+				text += f.text
+			}
+		}
+	}
+	var b strings.Builder
+	for _, f := range l.functions {
+		if called[f.name] {
+			b.WriteString(f.text)
+		}
+	}
+	return b.String()
+}
+
+// without returns the text without the functions of a name.
+func (l luaText) without(name string) luaText {
+	l.functions = slices.DeleteFunc(slices.Clone(l.functions), func(f function) bool { return f.name == name })
+	return l
+}
+
+// hasWord reports whether a Lua name stands in a text as a whole word.
+func hasWord(text, name string) bool {
+	inName := func(at int) bool {
+		if at < 0 || at >= len(text) {
+			return false
+		}
+		c := rune(text[at])
+		return c == '_' || unicode.IsLetter(c) || unicode.IsDigit(c)
+	}
+	for at := 0; ; at++ {
+		next := strings.Index(text[at:], name)
+		if next < 0 {
+			return false
+		}
+		at += next
+		if !inName(at-1) && !inName(at+len(name)) {
+			return true
+		}
+	}
+}
