@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "c85549f87f92"
+const functionsSource = "6cda17a95124"
 
 func functionList() []Function {
 	return []Function{

@@ -61,7 +61,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "a release burns an attempt", file: "lua/lib/exit.lua",
-		old:  "    verdict, next_attempt = RELEASED, attempt\n",
+		old:  "    verdict = RELEASED\n    next_attempt = attempt\n",
 		new:  "    verdict = RELEASED\n",
 		test: model,
 	},

@@ -304,13 +304,13 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "a retry forgets what its attempt was traced as", file: "lua/lib/exit.lua",
-		old:  "fields['last_trace'], plain = how.trace, false",
-		new:  "fields['last_trace'] = how.trace",
+		old:  "    fields['last_trace'] = how.trace\n    plain = false\n",
+		new:  "    fields['last_trace'] = how.trace\n",
 		test: []string{"-run", "TestLastTraceGoes", "./lua"},
 	},
 	{
 		name: "a trace is kept where there is no room for it", file: "lua/lib/exit.lua",
-		old:  "if how.trace and #body <= MAX_FIELDS and bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2 then",
+		old:  "if how.trace and has_room_for_trace(body, fields) then",
 		new:  "if how.trace then",
 		test: []string{"-run", "TestLastTraceNever", "./lua"},
 	},
@@ -322,14 +322,14 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "what lies behind a held entry waits for a sweep", file: "lua/lib/free.lua",
-		old:  "tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000",
-		new:  "true",
+		old:  "if older <= 1000 then",
+		new:  "if true then",
 		test: []string{"-run", "TestAckBehindAHeldEntryFrees", "./lua"},
 	},
 	{
 		name: "a drain that stops within a page says that nothing is left", file: "lua/drain.lua",
-		old:  "if not goes_on then empty = false break end\n",
-		new:  "if not goes_on then break end\n",
+		old:  "    if not goes_on then\n      empty = false\n      break\n    end\n",
+		new:  "    if not goes_on then break end\n",
 		test: []string{"-run", "TestDrainStopsAfterItsBytes", "./lua"},
 	},
 	{

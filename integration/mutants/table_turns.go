@@ -148,8 +148,8 @@ var turnsMutants = []mutant{
 	},
 	{
 		name: "a retry that is called by its ID is written over another", file: "lua/lib/exit.lua",
-		old:  " or k.named[named] or redis.call('ZSCORE', k.due, named) then",
-		new:  " then",
+		old:  "  if k.named[named] or redis.call('ZSCORE', k.due, named) then return ordinary end\n",
+		new:  "",
 		test: []string{"-run", "TestRetriesThatAreNamedByTheirIDs", "./lua"},
 	},
 }

@@ -326,9 +326,10 @@ local function room(groups)
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
 local function delete_unneeded(stream, groups, ids, first, last)
-  local needed, most = {}, 2 * #ids - 1
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
-    local known_to = last
+    local known_to = last -- the end of the range that was read
     if group.pending > 0 then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
@@ -336,8 +337,12 @@ local function delete_unneeded(stream, groups, ids, first, last)
     end
     if less(known_to, last) or less(group.last, last) then
       for _, id in ipairs(ids) do
-        if not needed[id] and (less(group.last, id) or less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1]) then
-          needed[id] = true
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
         end
       end
     end
@@ -364,7 +369,8 @@ local function free(stream, ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
-    if tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000 then return 0 end
+    local older = tonumber((id_parts(last))) - tonumber((id_parts(bound))) -- ms by which an entry stays pending
+    if older <= 1000 then return 0 end
   end
   return #delete_unneeded(stream, groups, ids, first, last)
 end
@@ -442,14 +448,18 @@ local function put_off(due, member, dead, refusal, now)
   return bad.err
 end
 local function cut(member, body, meta)
-  local rest = MAX_FIELD_BYTES
-  return string.sub(member, 1, rest), string.sub(body, 1, MAX_ENTRY_BYTES - 2 * rest), string.sub(meta or '', 1, rest),
-    'larger than an entry can be: the member has ' .. #member .. ' bytes, the payload ' .. #body .. ', the meta ' .. #(meta or '') ..
-    '; kept are at most ' .. rest .. ' of the member, ' .. digits(MAX_ENTRY_BYTES - 2 * rest) .. ' of the payload, ' .. rest .. ' of the meta'
+  meta = meta or ''
+  local most = MAX_FIELD_BYTES -- of the member, and of the meta
+  local most_of_body = MAX_ENTRY_BYTES - 2 * most
+  local sizes = 'the member has ' .. #member .. ' bytes, the payload ' .. #body .. ', the meta ' .. #meta
+  local kept = most .. ' of the member, ' .. digits(most_of_body) .. ' of the payload, ' .. most .. ' of the meta'
+  local error = 'larger than an entry can be: ' .. sizes .. '; kept are at most ' .. kept
+  return string.sub(member, 1, most), string.sub(body, 1, most_of_body), string.sub(meta, 1, most), error
 end
 local function malformed_values(member, body, due, meta, error, now)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
-  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
+  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or ''}
+  extend_values(values, {'reason', 'malformed', 'error', error, 'dead_ms', digits(now)})
   if group and group ~= '' then extend_values(values, {'group', group}) end
   return extend_values({'id', id or member}, values)
 end
@@ -470,11 +480,12 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   end
   local values, known = entry_values(member, body, meta, due)
   if not values then return malformed_values(member, body, due, meta, known, now), true end
-  local gone, err = is_gone(known['for'])
+  local group, key = known['for'], known['key']
+  local gone, err = is_gone(group)
   if err then return nil, nil, err end
-  if has_expired(known, now) then return undelivered_values(values, known['for'], 'expired', now), true, nil, known['key'] end
-  if gone then return undelivered_values(values, known['for'], 'group_gone', now), true, nil, known['key'] end
-  return values, false, nil, known['key']
+  if has_expired(known, now) then return undelivered_values(values, group, 'expired', now), true, nil, key end
+  if gone then return undelivered_values(values, group, 'group_gone', now), true, nil, key end
+  return values, false, nil, key
 end
 local function add_described(q, member, score, body, fields)
   local values, dies, refused, key = delivered_values(member, score, body, fields, q.is_gone, q.now)
@@ -489,14 +500,18 @@ local function add_described(q, member, score, body, fields)
     if dies then return 'put_off', put_off(q.due, member, q.dead, added, q.now) end
     return nil, added.err
   end
-  if key and not dies then redis.call('ZADD', q.turns, 0, in_flight(key, added)) end -- cannot fail: awaits_turn has tried this command
+  if key and not dies then
+    redis.call('ZADD', q.turns, 0, in_flight(key, added)) -- cannot fail: awaits_turn has tried this command
+  end
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
 end
 local function note_drained(story, outcome, added, told, id, attempt, due, group)
   if outcome == 'buried' then return note_values(story, 'dead', 'letter', added, told) end
   if told then return note_values(story, 'ready', 'entry', added, told) end
-  note(story, 'ready', id, ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. (group and '","group":' .. told_text(group) .. '}' or '"}'))
+  local rest = ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. '"'
+  if group then rest = rest .. ',"group":' .. told_text(group) end
+  note(story, 'ready', id, rest .. '}')
 end
 local function interval_of(rate)
   if type(rate) ~= 'string' then return nil end
@@ -580,13 +595,20 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   return flow
 end
 local function main()
-local due, payload, meta, stream, dead, turns, policy, rate, history, limit, max_bytes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], tonumber(ARGV[1]), tonumber(ARGV[2])
+local due, payload, meta, stream, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local turns, policy, rate, history = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local limit, max_bytes = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('XDEL', stream, '0-0') -- removes nothing; after this write a full server accepts the others
 local set = redis.call('HMGET', policy, 'history', 'history_ms', 'held', 'rate', 'burst', 'free_retries', 'ready_limit')
 if set[3] == '1' then return {0, 0, -1, '', '', 0, ''} end
 local now, fraction = now_ms()
-local has_meta, is_gone, story = redis.call('HLEN', meta) > 0, gone_from(stream), history and begin_story(history, ARGV[3], set[1], set[2])
-local flow = (set[4] or set[7]) and begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)
+local has_meta = redis.call('HLEN', meta) > 0
+local is_gone = gone_from(stream)
+local story = history and begin_story(history, ARGV[3], set[1], set[2])
+local flow = nil
+if set[4] or set[7] then
+  flow = begin_flow(set[4], set[5], set[6], set[7], due, stream, rate, now, fraction)
+end
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
   or not may('ZREMRANGEBYRANK', KEYS[1], '0', '0') and {'ZREMRANGEBYRANK', KEYS[1]}
@@ -602,15 +624,21 @@ local lacks = may and (not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[
   or not may('HGET', KEYS[2], '0') and {'HGET', KEYS[2]}
   or not may('HGET', KEYS[3], '0') and {'HGET', KEYS[3]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script drain may need; nothing was changed') end end
-local q, score_before, due_before = {due = due, stream = stream, dead = dead, turns = turns, now = now, is_gone = is_gone, held = {}}, nil, nil -- most have the due time of the one before
+local q = {due = due, stream = stream, dead = dead, turns = turns, now = now, is_gone = is_gone, held = {}}
+local score_before, due_before = nil, nil -- most members have the due time of the one before
 local function add(member, score, body, fields)
-  local added, outcome, told, id, group, attempt, error = nil, 'moved', nil, nil, nil, nil, nil
+  if score ~= score_before then
+    score_before = score
+    due_before = due_ms(score)
+  end
+  q.key = nil
   local fits = #member + #body + (fields and #fields or 0) <= MAX_ENTRY_BYTES
-  if score ~= score_before then score_before, due_before = score, due_ms(score) end
-  if q.key then q.key = nil end
+  local id, group, attempt, error
   if fits and fields and #fields < 8192 then id, group, attempt, error = string.match(fields, RETRY) end
+  local outcome, added, told = 'moved', nil, nil
   if id and is_gone(group) == false then
-    added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_before, 'for', group, 'error', error)
+    added = redis.pcall('XADD', stream, '*', 'id', id, 'payload', body, 'attempt', attempt, 'due_ms', due_before,
+      'for', group, 'error', error)
   elseif fits and not fields and is_plain(member) then
     added = redis.pcall('XADD', stream, '*', 'id', member, 'payload', body, 'attempt', '1', 'due_ms', due_before)
   else
@@ -621,30 +649,61 @@ local function add(member, score, body, fields)
   if story then note_drained(story, outcome, added, told, id or member, attempt or '1', due_before, group) end
   return outcome
 end
-local done, bytes, longest, counts, refusal, dead_refusal, page, next_due, empty, late = {}, 0, 0, {moved = 0, buried = 0, put_off = 0, parked = 0}, '', '', 2, nil, false, nil
+local done = {} -- members that leave the schedule: its first ones, in its order
+local counts = {moved = 0, buried = 0, put_off = 0, parked = 0}
+local bytes, longest = 0, 0
+local refusal, dead_refusal = '', ''
+local empty = false -- whether no member is left behind the ones that were taken
 local function take(member, score)
-  local body, fields = redis.call('HGET', payload, member) or '', has_meta and redis.call('HGET', meta, member) or nil
+  local body = redis.call('HGET', payload, member) or ''
+  local fields = has_meta and redis.call('HGET', meta, member) or nil
   local outcome, err = add(member, score, body, fields)
-  if not outcome then refusal, empty = err, false return false end
-  if outcome == 'put_off' then dead_refusal = err elseif outcome ~= 'parked' then done[#done + 1] = member end
+  if not outcome then
+    refusal = err
+    empty = false
+    return false
+  end
+  if outcome == 'put_off' then
+    dead_refusal = err
+  elseif outcome ~= 'parked' then
+    done[#done + 1] = member
+  end
   if flow and outcome == 'moved' then flow.passed(member) end
-  counts[outcome], bytes, longest = counts[outcome] + 1, bytes + #member + #body + (fields and #fields or 0), math.max(longest, #member)
+  counts[outcome] = counts[outcome] + 1
+  bytes = bytes + #member + #body + (fields and #fields or 0)
+  longest = math.max(longest, #member)
   return bytes < max_bytes
 end
-while #done + counts.put_off + counts.parked < limit and bytes < max_bytes and refusal == '' and not (next_due or empty or flow and flow.held) do
-  local asked = math.min(page, limit - #done - counts.put_off - counts.parked)
+local function remaining()
+  return limit - #done - counts.put_off - counts.parked
+end
+local page = 2
+local next_due, late = nil, nil
+while remaining() > 0 and bytes < max_bytes and refusal == '' and not (flow and flow.held) do
+  local asked = math.min(page, remaining())
   local members = redis.call('ZRANGE', due, #done, #done + asked - 1, 'WITHSCORES')
-  empty, longest = #members < 2 * asked, 0
+  empty = #members < 2 * asked
+  longest = 0
   for i = 1, #members, 2 do
     local member, score = members[i], members[i + 1]
-    if score ~= score_before and number_of(score) > now then next_due = number_of(score) break end
+    if score ~= score_before and number_of(score) > now then
+      next_due = number_of(score)
+      break
+    end
     local goes_on = (not flow or flow.may_pass(member)) and take(member, score)
-    if not late and not q.key then late = number_of(score) >= 1e12 and now - math.ceil(number_of(score)) or 0 end -- waiting for a key is not lateness
-    if not goes_on then empty = false break end
+    if not late and not q.key then -- waiting for a key is not lateness
+      local at = number_of(score)
+      late = at >= 1e12 and now - math.ceil(at) or 0
+    end
+    if not goes_on then
+      empty = false
+      break
+    end
   end
+  if next_due or empty then break end
   page = longest > 1024 and 1 or math.min(16, 4 * page)
 end
-if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- the first ones, and nothing came in between
+if #done > 0 then redis.call('ZREMRANGEBYRANK', due, 0, #done - 1) end -- nothing came in between
 if flow then flow.take_behind(done, limit, take) end
 in_chunks('HDEL', payload, done)
 if has_meta then in_chunks('HDEL', meta, done) end

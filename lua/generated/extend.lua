@@ -20,12 +20,23 @@ local utf8_sequences = {
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
-local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, CANCELLED, STUCK = 0, 1, 2, 3, 4, 5, 6, -1
-local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- the event in the history
-local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
-local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- fields that a retry writes itself
+local STUCK = -1 -- it is still pending, because its dead letter was refused
+local LOST = 0 -- it was not pending any more
+local RETRIED = 1
+local BURIED = 2 -- it became a dead letter
+local RELEASED = 3
+local SKIPPED = 4 -- it was for another group, and is acknowledged
+local SNOOZED = 5
+local CANCELLED = 6
+local EVENTS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'}
+local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true}
+local KNOWN = {
+  id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true,
+  max_attempts = true, expires_ms = true,
+}
 local SMALL = {['1'] = 1, ['2'] = 2, ['3'] = 3, ['4'] = 4, ['5'] = 5, ['6'] = 6, ['7'] = 7, ['8'] = 8, ['9'] = 9}
-local LONGEST_DELAY, MOST_DELAYS = 315360000000, 100
+local LONGEST_DELAY = 315360000000 -- ms: 10 years
+local MOST_DELAYS = 100
 local MOST_SNOOZES = 1000 -- unless the policy or the message says otherwise
 local CANCELLED_FROM = 1000000000000 -- the mark, which is added to the counter
 local function digits(n)
@@ -155,7 +166,8 @@ local function bury(k, group, entry, values, acked)
   if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
   if not acked then
     local pending = redis.pcall('XPENDING', k.stream, group, entry, entry, 1)
-    if pending.err and not string.find(pending.err, 'NOGROUP', 1, true) then return STUCK, pending.err end -- it may well be pending
+    local no_group = pending.err and string.find(pending.err, 'NOGROUP', 1, true)
+    if pending.err and not no_group then return STUCK, pending.err end -- it may well be pending
     if pending.err or not pending[1] then return LOST end
   end
   local letter = redis.pcall('XADD', k.dead, '*', unpack(values))
@@ -177,7 +189,8 @@ local function letter_values(fields, group, entry, reason, error, now, raw)
   return extend_values(values, {'group', group, 'entry', entry, 'reason', reason, 'dead_ms', digits(now)})
 end
 local function lost_body_values(group, entry, id, now)
-  return letter_values({id = id ~= '' and id or entry}, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
+  local fields = {id = id ~= '' and id or entry}
+  return letter_values(fields, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
 end
 local function is_cancelled(counter)
   return counter >= CANCELLED_FROM

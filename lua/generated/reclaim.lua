@@ -21,12 +21,23 @@ local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
-local LOST, RETRIED, BURIED, RELEASED, SKIPPED, SNOOZED, CANCELLED, STUCK = 0, 1, 2, 3, 4, 5, 6, -1
-local SCHEDULED_AS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'} -- the event in the history
-local KNOWN = {id = true, payload = true, attempt = true, due_ms = true, max_attempts = true, expires_ms = true, ['for'] = true, error = true}
-local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true} -- fields that a retry writes itself
+local STUCK = -1 -- it is still pending, because its dead letter was refused
+local LOST = 0 -- it was not pending any more
+local RETRIED = 1
+local BURIED = 2 -- it became a dead letter
+local RELEASED = 3
+local SKIPPED = 4 -- it was for another group, and is acknowledged
+local SNOOZED = 5
+local CANCELLED = 6
+local EVENTS = {[RETRIED] = 'retried', [RELEASED] = 'released', [SNOOZED] = 'snoozed', [CANCELLED] = 'cancelled'}
+local RENEWED = {id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true}
+local KNOWN = {
+  id = true, payload = true, attempt = true, due_ms = true, ['for'] = true, error = true,
+  max_attempts = true, expires_ms = true,
+}
 local SMALL = {['1'] = 1, ['2'] = 2, ['3'] = 3, ['4'] = 4, ['5'] = 5, ['6'] = 6, ['7'] = 7, ['8'] = 8, ['9'] = 9}
-local LONGEST_DELAY, MOST_DELAYS = 315360000000, 100
+local LONGEST_DELAY = 315360000000 -- ms: 10 years
+local MOST_DELAYS = 100
 local MOST_SNOOZES = 1000 -- unless the policy or the message says otherwise
 local CANCELLED_FROM = 1000000000000 -- the mark, which is added to the counter
 local function digits(n)
@@ -273,9 +284,10 @@ local function room(groups)
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
 local function delete_unneeded(stream, groups, ids, first, last)
-  local needed, most = {}, 2 * #ids - 1
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
-    local known_to = last
+    local known_to = last -- the end of the range that was read
     if group.pending > 0 then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
@@ -283,8 +295,12 @@ local function delete_unneeded(stream, groups, ids, first, last)
     end
     if less(known_to, last) or less(group.last, last) then
       for _, id in ipairs(ids) do
-        if not needed[id] and (less(group.last, id) or less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1]) then
-          needed[id] = true
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
         end
       end
     end
@@ -311,7 +327,8 @@ local function free(stream, ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
-    if tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000 then return 0 end
+    local older = tonumber((id_parts(last))) - tonumber((id_parts(bound))) -- ms by which an entry stays pending
+    if older <= 1000 then return 0 end
   end
   return #delete_unneeded(stream, groups, ids, first, last)
 end
@@ -386,14 +403,16 @@ local function end_turns(k)
 end
 local function wrong_group(group)
   if is_group(group) then return nil end
-  return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: no message can be for it')
+  return redis.error_reply('ERR group is empty, longer than 256 bytes, not UTF-8, or holds control characters: ' ..
+    'no message can be for it')
 end
 local function bury(k, group, entry, values, acked)
   local consumer, idle
   if k.story then consumer, idle = holder(k.story, k.stream, group, entry) end
   if not acked then
     local pending = redis.pcall('XPENDING', k.stream, group, entry, entry, 1)
-    if pending.err and not string.find(pending.err, 'NOGROUP', 1, true) then return STUCK, pending.err end -- it may well be pending
+    local no_group = pending.err and string.find(pending.err, 'NOGROUP', 1, true)
+    if pending.err and not no_group then return STUCK, pending.err end -- it may well be pending
     if pending.err or not pending[1] then return LOST end
   end
   local letter = redis.pcall('XADD', k.dead, '*', unpack(values))
@@ -415,7 +434,8 @@ local function letter_values(fields, group, entry, reason, error, now, raw)
   return extend_values(values, {'group', group, 'entry', entry, 'reason', reason, 'dead_ms', digits(now)})
 end
 local function lost_body_values(group, entry, id, now)
-  return letter_values({id = id ~= '' and id or entry}, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
+  local fields = {id = id ~= '' and id or entry}
+  return letter_values(fields, group, entry, 'body_lost', 'the entry was deleted while it was pending', now)
 end
 local function lines(list)
   local pieces = {}
@@ -432,27 +452,33 @@ local function oddity(body, fields)
       escaped = escaped or string.sub(name, 1, 4) == 'b64:'
       if not is_utf8(name) then odd = 'a field name is not UTF-8' end
     end
-    if #value > MAX_FIELD_BYTES and name ~= 'payload' then odd = 'field ' .. name .. ' is larger than 64 KiB' end
+    if #value > MAX_FIELD_BYTES and name ~= 'payload' then
+      odd = 'field ' .. name .. ' is larger than 64 KiB'
+    end
   end
   for name in pairs(escaped and fields or {}) do -- keep would write one over the other
     local bytes = string.sub(name, 1, 4) == 'b64:' and fields[string.sub(name, 5)]
     if bytes and not is_utf8(bytes) then odd = 'a field that is not UTF-8 and ' .. name end
   end
   local id, attempt, limit = fields['id'], fields['attempt'], fields['max_attempts']
-  if id and (id == '' or string.find(id, SEP, 1, true) or not is_utf8(id)) then return 'id is empty, not UTF-8, or holds the separator of retries' end
+  if id and (id == '' or string.find(id, SEP, 1, true) or not is_utf8(id)) then
+    return 'id is empty, not UTF-8, or holds the separator of retries'
+  end
   if attempt and not is_count(attempt) then return 'attempt is not a positive whole number' end
   if limit and not is_count(limit) then return 'max_attempts is not a positive whole number' end
   if #body > 2 * MAX_FIELDS then return 'more than ' .. MAX_FIELDS .. ' fields' end
   return odd
 end
 local function read_fields(body)
-  local fields, plain = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil}, #body <= 12 -- made at its final size
+  local fields = {id = nil, payload = nil, attempt = nil, due_ms = nil, ['for'] = nil, error = nil} -- of its final size
+  local plain = #body <= 12
   for i = 1, #body, 2 do
     local name, value = body[i], body[i + 1]
     fields[name] = value
     if not RENEWED[name] or #value > 1024 and name ~= 'payload' then plain = false end
   end
-  if plain and SMALL[fields['attempt']] and fields['id'] and is_simple(fields['id']) and fields['id'] ~= '' then return fields, nil, true end
+  local id = fields['id']
+  if plain and SMALL[fields['attempt']] and id and id ~= '' and is_simple(id) then return fields, nil, true end
   return fields, oddity(body, fields), false
 end
 local function tail(made, group, attempt, error)
@@ -460,17 +486,22 @@ local function tail(made, group, attempt, error)
   made[error] = of_error
   local text = of_error[attempt]
   if not text then
-    text = '","for":' .. quoted(group) .. ',"attempt":"' .. digits(attempt) .. '","error":' .. quoted(error_text(error)) .. '}'
+    text = '","for":' .. quoted(group) .. ',"attempt":"' .. digits(attempt) .. '","error":' ..
+      quoted(error_text(error)) .. '}'
     of_error[attempt] = text
   end
   return text
 end
 local function retry_meta(fields, plain, id, group, attempt, error, made)
   if plain and error ~= '' then return '{"id":"' .. id .. tail(made, group, attempt, error) end
+  fields['payload'] = nil
+  fields['due_ms'] = nil
+  if error ~= '' then fields['error'] = error_text(error) end
   local meta = {}
-  fields['payload'], fields['due_ms'], fields['error'] = nil, nil, error ~= '' and error_text(error) or fields['error']
   for name, value in pairs(fields) do keep(meta, name, value) end
-  meta['id'], meta['for'], meta['attempt'] = id, group, digits(attempt)
+  meta['id'] = id
+  meta['for'] = group
+  meta['attempt'] = digits(attempt)
   return cjson.encode(meta)
 end
 local function delay_list(text)
@@ -479,7 +510,8 @@ local function delay_list(text)
   return delays
 end
 local function read_limits(k, text)
-  k.max_attempts, k.limits = tonumber(text), {}
+  k.max_attempts = tonumber(text)
+  k.limits = {}
   if k.max_attempts then return true end
   local first, more = string.match(text, '^(%d+)( .*)$')
   if not first then return false end
@@ -496,7 +528,9 @@ local function setting(k, fields, name)
   return k.limits[name] or 0
 end
 local function own_delays(text)
-  if string.find(text, '[^%d,]') or string.find(',' .. text .. ',', ',,', 1, true) or string.find(text, string.rep('%d', 13)) then return nil end
+  if string.find(text, '[^%d,]') then return nil end
+  if string.find(',' .. text .. ',', ',,', 1, true) then return nil end -- an empty one
+  if string.find(text, string.rep('%d', 13)) then return nil end -- a number that is too long
   local delays = delay_list(text)
   for _, one in ipairs(delays) do
     if one < 1 or one > LONGEST_DELAY then return nil end
@@ -519,11 +553,17 @@ local function first_due(fields, entry)
   return tonumber((string.match(entry, '^%d+')))
 end
 local function retry_member(k, id, group, entry, overlap)
+  local ordinary = id .. SEP .. group .. SEP .. entry
+  if overlap ~= 'skip' then return ordinary end
   local named = id .. SEP .. group .. SEP .. '0-0'
-  k.named = k.named or {} -- names given in this call
-  if overlap ~= 'skip' or k.named[named] or redis.call('ZSCORE', k.due, named) then return id .. SEP .. group .. SEP .. entry end
+  k.named = k.named or {}
+  if k.named[named] or redis.call('ZSCORE', k.due, named) then return ordinary end
   k.named[named] = true
   return named
+end
+local function has_room_for_trace(body, fields)
+  if #body > MAX_FIELDS then return false end
+  return bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2
 end
 local function plan_exit(k, group, entry, body, how, now)
   if not body and how.cancelled then return {CANCELLED, told = {'id', how.id, 'group', group}} end
@@ -532,80 +572,109 @@ local function plan_exit(k, group, entry, body, how, now)
   if fields['key'] then note_key(k, entry, fields['key']) end
   local meant_for = fields['for']
   if meant_for and meant_for ~= '' and meant_for ~= group then return {SKIPPED} end -- '' means every group, as in Go
-  local id, attempt = fields['id'] or entry, SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
+  local id = fields['id'] or entry
   if how.id ~= '' and how.id ~= id then return {LOST} end
+  local attempt = SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
   if how.cancelled then return {CANCELLED, told = {'id', id, 'group', group, 'attempt', digits(attempt)}} end
   if odd then
     local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}
   end
-  if how.trace and #body <= MAX_FIELDS and bytes_of(body) - #(fields['payload'] or '') <= MAX_META_BYTES / 2 then -- else there may be no room
-    fields['last_trace'], plain = how.trace, false
+  if how.trace and has_room_for_trace(body, fields) then
+    fields['last_trace'] = how.trace
+    plain = false
   end
-  local failed, retry_for = attempt + (how.burnt or 0), setting(k, fields, 'retry_for_ms')
-  local verdict, next_attempt, delay, reason = RETRIED, failed + 1, 0, nil
+  local verdict, reason = RETRIED, nil
+  local failed = attempt + (how.burnt or 0) -- attempts that are used up
+  local next_attempt = failed + 1
+  local delay = 0
   if how.action == 'dead' then
     reason = how.reason
   elseif how.action == 'release' then
-    verdict, next_attempt = RELEASED, attempt
+    verdict = RELEASED
+    next_attempt = attempt
   elseif how.action == 'snooze' then
-    verdict, next_attempt, delay, plain = SNOOZED, attempt, how.delay, false
-    local limit, n = setting(k, fields, 'max_snoozes'), one_more(fields, 'snoozes', 1)
-    if n > (limit > 0 and limit or MOST_SNOOZES) then
-      reason, how.error = 'max_snoozes', 'snoozed ' .. digits(n) .. ' times'
+    verdict = SNOOZED
+    next_attempt = attempt
+    delay = how.delay
+    plain = false
+    local limit = setting(k, fields, 'max_snoozes')
+    local snoozes = one_more(fields, 'snoozes', 1)
+    if snoozes > (limit > 0 and limit or MOST_SNOOZES) then
+      reason = 'max_snoozes'
+      how.error = 'snoozed ' .. digits(snoozes) .. ' times'
     end
-  elseif how.crash and setting(k, fields, 'max_crashes') > 0 then
-    local n = one_more(fields, 'crashes', 1 + how.burnt)
-    failed, next_attempt, delay, plain = attempt, attempt, delay_after(k, fields, n), false
-    if n >= setting(k, fields, 'max_crashes') then reason = 'crashes' end
+  elseif how.crash and setting(k, fields, 'max_crashes') > 0 then -- crashes are counted apart: none uses an attempt up
+    local crashes = one_more(fields, 'crashes', 1 + how.burnt)
+    failed = attempt
+    next_attempt = attempt
+    delay = delay_after(k, fields, crashes)
+    plain = false
+    if crashes >= setting(k, fields, 'max_crashes') then reason = 'crashes' end
   else
     delay = how.delay or delay_after(k, fields, failed)
     if failed >= (tonumber(fields['max_attempts']) or k.max_attempts) then reason = how.reason end
   end
+  local retry_for = setting(k, fields, 'retry_for_ms')
   if retry_for > 0 then
     local first = first_due(fields, entry)
-    fields['first_due_ms'], plain = digits(first), false
+    fields['first_due_ms'] = digits(first)
+    plain = false
     if not reason and verdict == RETRIED and now + delay > first + retry_for then reason = 'retry_for' end
   end
   if reason then
-    fields['id'], fields['attempt'] = id, digits(failed)
+    fields['id'] = id
+    fields['attempt'] = digits(failed)
     return {BURIED, letter = letter_values(fields, group, entry, reason, how.error, now)}
   end
   if not k.turns and fields['key'] and is_group(fields['key']) then return {STUCK} end
-  local overlap = fields['overlap']
   local plan = {
-    verdict, member = overlap and retry_member(k, id, group, entry, overlap) or id .. SEP .. group .. SEP .. entry, payload = fields['payload'] or '', due = now + delay,
+    verdict,
+    member = retry_member(k, id, group, entry, fields['overlap']),
+    payload = fields['payload'] or '',
+    due = now + delay,
     meta = retry_meta(fields, plain, id, group, next_attempt, how.error, k.tails),
   }
   if k.story then
-    plan.told = {'id', id, 'group', group, 'attempt', digits(failed), 'due_ms', digits(plan.due), 'error', error_text(how.error)}
-    if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end -- its dead letter would have this reason
+    plan.told = {'id', id, 'group', group, 'attempt', digits(failed), 'due_ms', digits(plan.due)}
+    add_pair(plan.told, 'error', error_text(how.error))
+    if how.reason ~= 'max_attempts' then add_pair(plan.told, 'reason', how.reason) end
   end
   return plan
 end
 local function carry_out(k, group, entries, plans)
-  local verdicts, bodies, metas, members, times, failed = {}, {}, {}, {}, {}, nil
+  local verdicts, failed = {}, nil
+  local bodies, metas, members = {}, {}, {}
+  local times = {} -- due times as text: many retries share one
   for i, plan in ipairs(plans) do
     local verdict = plan[1]
     if plan.letter then
       local ok, result = pcall(bury, k, group, entries[i], plan.letter)
-      if not ok then failed = type(result) == 'table' and result or {err = tostring(result)} break end
+      if not ok then
+        failed = type(result) == 'table' and result or {err = tostring(result)}
+        break
+      end
       verdict = result
     elseif verdict > LOST then
       local consumer, idle
       if k.story then consumer, idle = holder(k.story, k.stream, group, entries[i]) end
       local acked = redis.pcall('XACK', k.stream, group, entries[i])
-      if type(acked) == 'table' then failed = acked break end
+      if type(acked) == 'table' then
+        failed = acked
+        break
+      end
       if acked == 0 then verdict = LOST end
       if verdict ~= LOST and plan.member then
+        local due = times[plan.due] or digits(plan.due)
+        times[plan.due] = due
         if plan.payload ~= '' then add_pair(bodies, plan.member, plan.payload) end
         add_pair(metas, plan.member, plan.meta)
-        times[plan.due], k.soonest = times[plan.due] or digits(plan.due), math.min(k.soonest or plan.due, plan.due)
-        add_pair(members, times[plan.due], plan.member)
+        add_pair(members, due, plan.member)
+        k.soonest = math.min(k.soonest or plan.due, plan.due)
         if k.key_of then keep_key(k, entries[i], plan.member, verdict == RELEASED) end
       end
       if verdict ~= LOST and plan.told and k.story then
-        note_values(k.story, SCHEDULED_AS[verdict], 'entry', entries[i], plan.told, consumer, idle)
+        note_values(k.story, EVENTS[verdict], 'entry', entries[i], plan.told, consumer, idle)
       end
     end
     verdicts[i] = verdict

@@ -117,9 +117,10 @@ local function room(groups)
   return math.max(1, math.floor(4000 / math.max(1, holding)))
 end
 local function delete_unneeded(stream, groups, ids, first, last)
-  local needed, most = {}, 2 * #ids - 1
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
-    local known_to = last
+    local known_to = last -- the end of the range that was read
     if group.pending > 0 then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
@@ -127,8 +128,12 @@ local function delete_unneeded(stream, groups, ids, first, last)
     end
     if less(known_to, last) or less(group.last, last) then
       for _, id in ipairs(ids) do
-        if not needed[id] and (less(group.last, id) or less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1]) then
-          needed[id] = true
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
         end
       end
     end

@@ -38,16 +38,20 @@ end
 -- Cuts a member that is too large for an entry. Returns what is kept of the member, the payload and the meta, and the
 -- error text of the dead letter.
 local function cut(member, body, meta)
-  local rest = MAX_FIELD_BYTES
-  return string.sub(member, 1, rest), string.sub(body, 1, MAX_ENTRY_BYTES - 2 * rest), string.sub(meta or '', 1, rest),
-    'larger than an entry can be: the member has ' .. #member .. ' bytes, the payload ' .. #body .. ', the meta ' .. #(meta or '') ..
-    '; kept are at most ' .. rest .. ' of the member, ' .. digits(MAX_ENTRY_BYTES - 2 * rest) .. ' of the payload, ' .. rest .. ' of the meta'
+  meta = meta or ''
+  local most = MAX_FIELD_BYTES -- of the member, and of the meta
+  local most_of_body = MAX_ENTRY_BYTES - 2 * most
+  local sizes = 'the member has ' .. #member .. ' bytes, the payload ' .. #body .. ', the meta ' .. #meta
+  local kept = most .. ' of the member, ' .. digits(most_of_body) .. ' of the payload, ' .. most .. ' of the meta'
+  local error = 'larger than an entry can be: ' .. sizes .. '; kept are at most ' .. kept
+  return string.sub(member, 1, most), string.sub(body, 1, most_of_body), string.sub(meta, 1, most), error
 end
 
 -- The values of the dead letter for a malformed member: one that cannot become an entry.
 local function malformed_values(member, body, due, meta, error, now)
   local id, group = string.match(member, '^([^' .. SEP .. ']*)' .. SEP .. '(.*)' .. SEP .. '[^' .. SEP .. ']*$')
-  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or '', 'reason', 'malformed', 'error', error, 'dead_ms', digits(now)}
+  local values = {'payload', body, 'attempt', '1', 'due_ms', due, 'meta', meta or ''}
+  extend_values(values, {'reason', 'malformed', 'error', error, 'dead_ms', digits(now)})
   if group and group ~= '' then extend_values(values, {'group', group}) end
   return extend_values({'id', id or member}, values)
 end
@@ -75,11 +79,12 @@ local function delivered_values(member, score, body, meta, is_gone, now)
   end
   local values, known = entry_values(member, body, meta, due)
   if not values then return malformed_values(member, body, due, meta, known, now), true end
-  local gone, err = is_gone(known['for'])
+  local group, key = known['for'], known['key']
+  local gone, err = is_gone(group)
   if err then return nil, nil, err end
-  if has_expired(known, now) then return undelivered_values(values, known['for'], 'expired', now), true, nil, known['key'] end
-  if gone then return undelivered_values(values, known['for'], 'group_gone', now), true, nil, known['key'] end
-  return values, false, nil, known['key']
+  if has_expired(known, now) then return undelivered_values(values, group, 'expired', now), true, nil, key end
+  if gone then return undelivered_values(values, group, 'group_gone', now), true, nil, key end
+  return values, false, nil, key
 end
 
 -- Adds a member that has a meta, or whose name is not a plain ID, to the stream or to the dead letters. q: drain's
@@ -98,7 +103,9 @@ local function add_described(q, member, score, body, fields)
     if dies then return 'put_off', put_off(q.due, member, q.dead, added, q.now) end
     return nil, added.err
   end
-  if key and not dies then redis.call('ZADD', q.turns, 0, in_flight(key, added)) end -- cannot fail: awaits_turn has tried this command
+  if key and not dies then
+    redis.call('ZADD', q.turns, 0, in_flight(key, added)) -- cannot fail: awaits_turn has tried this command
+  end
   if key and (dies or string.find(member, SEP, 1, true)) then add_pair(q.held, key, member) end
   return dies and 'buried' or 'moved', added, values
 end
@@ -107,5 +114,7 @@ end
 local function note_drained(story, outcome, added, told, id, attempt, due, group)
   if outcome == 'buried' then return note_values(story, 'dead', 'letter', added, told) end
   if told then return note_values(story, 'ready', 'entry', added, told) end
-  note(story, 'ready', id, ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. (group and '","group":' .. told_text(group) .. '}' or '"}'))
+  local rest = ',"entry":"' .. added .. '","attempt":"' .. attempt .. '","due_ms":"' .. due .. '"'
+  if group then rest = rest .. ',"group":' .. told_text(group) end
+  note(story, 'ready', id, rest .. '}')
 end

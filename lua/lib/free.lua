@@ -105,9 +105,10 @@ end
 -- group that holds any, it reads one range of pending entries, about twice as long as the list. Entries behind that
 -- range are looked up one by one. Returns the deleted ones.
 local function delete_unneeded(stream, groups, ids, first, last)
-  local needed, most = {}, 2 * #ids - 1
+  local needed = {} -- entries that a group holds, or has not been given
+  local most = 2 * #ids - 1
   for _, group in ipairs(groups) do
-    local known_to = last
+    local known_to = last -- the end of the range that was read
     if group.pending > 0 then
       local pending = redis.call('XPENDING', stream, group.name, first, last, most)
       for _, one in ipairs(pending) do needed[one[1]] = true end
@@ -115,8 +116,12 @@ local function delete_unneeded(stream, groups, ids, first, last)
     end
     if less(known_to, last) or less(group.last, last) then
       for _, id in ipairs(ids) do
-        if not needed[id] and (less(group.last, id) or less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1]) then
-          needed[id] = true
+        if not needed[id] then
+          if less(group.last, id) then
+            needed[id] = true
+          elseif less(known_to, id) and redis.call('XPENDING', stream, group.name, id, id, 1)[1] then
+            needed[id] = true
+          end
         end
       end
     end
@@ -150,7 +155,8 @@ local function free(stream, ids)
   if #ids > 16 then
     local bound = bounds(stream, groups)
     if less(first, bound) then return trim_below(stream, bound, 1000) end
-    if tonumber((id_parts(last))) - tonumber((id_parts(bound))) <= 1000 then return 0 end
+    local older = tonumber((id_parts(last))) - tonumber((id_parts(bound))) -- ms by which an entry stays pending
+    if older <= 1000 then return 0 end
   end
   return #delete_unneeded(stream, groups, ids, first, last)
 end
