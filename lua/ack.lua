@@ -32,12 +32,13 @@ local function is_same(entry, id)
 end
 
 local KEY_AND_ID = '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$'
-local args, reply, acked, n, m = ARGV, {}, {}, 0, 0
+local args, reply, acked = ARGV, {}, {}
 for i = 3, #args, 2 do
   local key, id = nil, nil
   if args[i] ~= '' then key, id = string.match(args[i], KEY_AND_ID) end
   if key then
-    k.key_of, args[i] = k.key_of or {}, id
+    args[i] = id
+    k.key_of = k.key_of or {}
     k.key_of[args[i - 1]] = key ~= '' and key or nil
   end
 end
@@ -45,12 +46,13 @@ for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], 0
   if bytes >= MOST_BYTES then won = LATER
   elseif id == '' or is_same(entry, id) then won = redis.call('XACK', k.stream, group, entry) end
-  n = n + 1
-  reply[n] = won
+  reply[#reply + 1] = won
   if won == 1 then
-    m = m + 1
-    acked[m] = entry
-    if story then add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
+    acked[#acked + 1] = entry
+    if story then
+      local of_message = id ~= '' and ',"id":' .. told_text(id) or ''
+      add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. of_message .. of_group)
+    end
   end
 end
 free(k.stream, part_keyed(k, acked))

@@ -47,10 +47,14 @@ local function is_version(text) return text and string.sub(text, 1, #VERSION) ==
 
 -- Removes a message from the schedule. Returns 1, or 0 if it was not scheduled.
 local function take_out(id, last)
-  local weight = not last and #id + redis.call('HSTRLEN', payload, id) + (has_meta and redis.call('HSTRLEN', meta, id) or 0)
+  local weight = 0
+  if not last then
+    weight = #id + redis.call('HSTRLEN', payload, id)
+    if has_meta then weight = weight + redis.call('HSTRLEN', meta, id) end
+  end
   if has_turns then freed = freed + 16 * note_turn(id) end
   if redis.call('ZREM', due, id) == 0 then return 0 end
-  freed = freed + (weight or 0)
+  freed = freed + weight
   redis.call('HDEL', payload, id)
   if has_meta then redis.call('HDEL', meta, id) end
   if has_seen then redis.call('ZREM', seen, id) end

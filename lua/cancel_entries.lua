@@ -17,12 +17,15 @@
 -- Complexity: O(limit + entries found × groups); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.
-local stream, due, seen, wake, turns, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local stream, due, seen, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 local cursor, last, limit, group = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', seen, 'zset', turns, 'zset'})
 if bad then return bad end
-if not limit or not string.find(cursor, '^%d+%-%d+$') then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if not limit or not string.find(cursor, '^%d+%-%d+$') then
+  return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor)
+end
 local wanted, bytes = {}, 0
 for i = 5, #ARGV do wanted[ARGV[i]] = true end
 if last == '' then
@@ -49,10 +52,13 @@ local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
   local asked_unread, needed = #groups == 0 and group == '', false
   for _, one in ipairs(groups) do
-    local state, is_meant = state_of(one, entry), meant_for == '' or meant_for == one.name
+    local state = state_of(one, entry)
+    local is_meant = meant_for == '' or meant_for == one.name
     local is_asked = is_meant and (group == '' or group == one.name)
     if type(state) == 'table' then
-      plan.holders[#plan.holders + 1] = {group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked}
+      plan.holders[#plan.holders + 1] = {
+        group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked,
+      }
     end
     if is_asked and state == UNREAD then asked_unread = true end
     if is_meant and not is_asked and state ~= DONE then needed = true end
@@ -71,7 +77,8 @@ local function fields_of(one)
   return fields
 end
 
-local plans, looked, most = {}, 0, math.max(1, math.floor(4000 / math.max(1, #groups)))
+local plans, looked = {}, 0
+local most = math.max(1, math.floor(4000 / math.max(1, #groups)))
 while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: the next may be of any size
   local one = redis.call('XRANGE', stream, cursor, last, 'COUNT', 1)[1]
   cursor = one and one[1] ~= last and successor(one[1]) or ''
@@ -80,10 +87,12 @@ while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: 
   if wanted[fields['id']] and (group == '' or fields['for'] == '' or fields['for'] == group) then
     plans[#plans + 1] = plan_for(one[1], fields['id'], fields['for'], fields['key'])
   end
-  looked, bytes = looked + 1, bytes + bytes_of(one[2])
+  looked = looked + 1
+  bytes = bytes + bytes_of(one[2])
   if cursor == '' then break end
 end
-local reply, k = {cursor, last}, {due = due, turns = turns, wake = wake, held = {}}
+local reply = {cursor, last}
+local k = {due = due, turns = turns, wake = wake, held = {}}
 
 local function answer(plan, of, verdict, consumer)
   extend_values(reply, {plan.entry, plan.id, of, verdict, consumer})
@@ -92,8 +101,13 @@ end
 -- Marks the delivery to a consumer. The consumer keeps the entry, and its idle time does not change.
 local function mark(plan, holder)
   if not is_cancelled(holder.counter) then
-    redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry, 'IDLE', holder.idle, 'RETRYCOUNT', digits(CANCELLED_FROM + holder.counter), 'JUSTID')
-    if story then note_values(story, 'cancelling', 'entry', plan.entry, {'id', plan.id, 'group', holder.group}, holder.consumer, digits(holder.idle)) end
+    local counter = digits(CANCELLED_FROM + holder.counter)
+    redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry,
+      'IDLE', holder.idle, 'RETRYCOUNT', counter, 'JUSTID')
+    if story then
+      local values = {'id', plan.id, 'group', holder.group}
+      note_values(story, 'cancelling', 'entry', plan.entry, values, holder.consumer, digits(holder.idle))
+    end
   end
   if holder.asked then answer(plan, holder.group, '2', holder.consumer) end
 end

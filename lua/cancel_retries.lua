@@ -22,7 +22,9 @@ local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
-if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if string.find(cursor, '[^0-9]') or cursor == '' or not limit then
+  return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor)
+end
 
 local ids = {}
 for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
@@ -31,7 +33,9 @@ local following, found = waiting(due, cursor, limit, group, ids, function(member
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
 -- Everything is known before the first write.
-local reply, k, has_turns = {following}, {due = due, turns = turns, wake = wake, held = {}, places = {}}, turns and found[1] and redis.call('EXISTS', turns) == 1
+local reply = {following}
+local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
+local has_turns = turns and found[1] and redis.call('EXISTS', turns) == 1
 for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then
     redis.call('HDEL', payload, found[i])

@@ -15,7 +15,9 @@
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local calm, planned, turns, leases, rate = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash', payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset', calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string'})
+local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash',
+  payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset',
+  calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string'})
 if bad then return bad end
 
 local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call('XLEN', dead)
@@ -28,5 +30,6 @@ if ARGV[1] == '1' then
   redis.call('UNLINK', seen, calm, planned, turns, leases, rate)
   return 1
 end
-redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
+redis.call('UNLINK', due, stream, dead, recurring, push,
+  payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
 return 1

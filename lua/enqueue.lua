@@ -18,11 +18,14 @@
 -- Complexity: O(log n) per message, n = scheduled messages
 -- If a command fails here: a full server refuses the first write, and then nothing was written; if the stream refuses an entry, the message stays scheduled.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
-local due, payload, meta, stream, wake, seen, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local due, payload, meta, stream, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local seen, policy, history, turns = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local story = story_of(policy, history, ARGV)
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
-local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
+local now = now_ms()
+local before = head(due)
+local has_meta = redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
 local ids, at, text, compared, earliest, replacing = read_messages(ARGV, ran or now)
@@ -31,10 +34,19 @@ if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = {}, {}
 if compared then scheduled, windows = known_of(due, seen, ids) end
 local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
-if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- a key of another type fails here, before the first write
-local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {policy = policy, turns = turns, places = {}, retries = {}}
+-- A key of another type fails here, before the first write.
+if direct and (before or #ids > 1) then redis.call('HLEN', payload) end
+local args, reply = ARGV, {}
+local k = {policy = policy, turns = turns, places = {}, retries = {}}
+local ends = digits(now + token_ms)
 -- Everything is known before the first write.
-local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
+
+local bodies, metas, members = {}, {}, {} -- to be written
+local no_body, no_meta = {}, {} -- sets of IDs that have none
+local remember = token ~= '' and {ends, SEP .. token} or {} -- to be written into seen
+local refused = nil -- remember, once a message was refused
+-- What an ID became in this call: taken at all, with a dedup window, straight into the stream, or scheduled for a time.
+local taken, opened, replaced, planned = {}, {}, {}, {}
 local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- a retry in an import
 local function take(n, id, body, fields, dedup)
   local old
@@ -43,17 +55,24 @@ local function take(n, id, body, fields, dedup)
     if not may_replace(dedup, at[n], old, opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
     if old and not planned[id] then note_place(k, meta, scheduled[n], id) end
     dedup = ''
-  elseif dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  elseif dedup ~= '' then
+    if scheduled[n] and not replaced[id] or taken[id] then return 0 end
+    if windows[n] and tonumber(windows[n]) > now then return 0 end
+  end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
-  if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
+  if compared then -- the ID may come again in this call
+    opened[id] = opened[id] or window
+    taken[id] = opened[id] or not added
+  end
   if replacing then planned[id] = not added and at[n] or nil end
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2, added end
   add_pair(members, text[n], id)
-  no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
+  no_body[id] = body == '' or nil -- the last message of this call with the ID counts
+  no_meta[id] = fields == '' and (has_meta or #metas > 0) or nil
   if body ~= '' then add_pair(bodies, id, body) end
   if fields ~= '' then
     add_pair(metas, id, fields)

@@ -18,15 +18,18 @@
 -- If a command fails here: a full server refuses the first write; then nothing was scheduled, and the payloads and metas of the caller are deleted. They are deleted, too, if some of them are missing. After any other refusal they are orphans, and swept.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, done, token_ms, described, args = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV
+local token, done, token_ms, described = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local args = ARGV
 local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local parses = #args >= 6 and #args % 2 == 0
 for first = 5, #args, 1000 do
-  parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- such an ID could overwrite a retry
+  local ids = table.concat(args, '', first, math.min(first + 999, #args))
+  if string.find(ids, SEP, 1, true) then parses = false end -- such an ID could overwrite a retry
 end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
+
 -- Deletes the payloads and metas of messages that are not scheduled.
 local function take_back()
   local ids = {}
@@ -36,25 +39,35 @@ local function take_back()
   in_chunks('HDEL', payload, ids)
   in_chunks('HDEL', meta, ids)
 end
-local now, mark = now_ms(), token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
+
+local now = now_ms()
+local mark = token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
 if mark then
   take_back()
   return {3, tonumber(mark) - token_ms}
 end
-local written = true -- all of it: a sweep for orphans may have deleted a part, if the caller stopped for minutes before this call
+
+-- Whether all payloads and metas are there. If the caller stopped for minutes before this call, a sweep for orphans may
+-- have deleted some.
+local written = true
 for i = 6, #args, 2 do written = written and redis.call('HEXISTS', payload, args[i]) == 1 end
-for id in string.gmatch(described, '[^' .. SEP .. ']+') do written = written and redis.call('HEXISTS', meta, id) == 1 end
+for id in string.gmatch(described, '[^' .. SEP .. ']+') do
+  written = written and redis.call('HEXISTS', meta, id) == 1
+end
 if not written then
   take_back()
   return redis.error_reply('ERR a payload or meta is not there')
 end
-local last, text, earliest = nil, nil, math.huge
+
+local last, text = nil, nil
+local earliest = math.huge
 for i = 5, #args, 2 do
   if args[i] ~= last then -- most messages of a call have the same delay
     last = args[i]
     if not is_time(last) then return redis.error_reply('ERR when does not parse') end
     local at = due_at(last, now)
-    text, earliest = digits(at), math.min(earliest, at)
+    text = digits(at)
+    earliest = math.min(earliest, at)
   end
   args[i] = text
 end

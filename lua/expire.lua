@@ -12,15 +12,18 @@
 -- Complexity: O(log n) per member
 -- If a command fails here: nothing can after the type check. For a member that cannot be read, only the due time is changed; drain finds it malformed.
 -- Run twice: harmless; the second run answers 2, or 0 when it has become a dead letter meanwhile.
-local due, meta, wake, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
+local policy, history, turns = KEYS[4], KEYS[5], KEYS[6]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 
 redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others
-local before, now, read, changed = head(due), now_ms(), 0, false
-local stamp, has_meta = digits(now), redis.call('EXISTS', meta) == 1
-
+local before = head(due)
+local now = now_ms()
+local stamp = digits(now)
+local has_meta = redis.call('EXISTS', meta) == 1
+local read, changed = 0, false
 local k = {turns = turns, places = {}}
 
 local function expire(member)
@@ -33,7 +36,8 @@ local function expire(member)
     local values, known = entry_values(member, '', text, '0')
     fields = values and known
   end
-  local is_due, expired = number_of(score) <= now, not fields or has_expired(fields, now)
+  local is_due = number_of(score) <= now
+  local expired = not fields or has_expired(fields, now)
   if is_due and expired then return 2 end
   if not expired then
     fields['expires_ms'] = stamp
@@ -46,7 +50,10 @@ local function expire(member)
   if not is_due then redis.call('ZADD', due, 'XX', stamp, member) end
   if turns and fields then k.places[#k.places + 1] = place_of(fields['key'], score, member) end
   changed = true
-  if story then note_member(story, 'rescheduled', member, ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '","reason":"expired"}') end
+  if story then
+    local times = ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '"'
+    note_member(story, 'rescheduled', member, times .. ',"reason":"expired"}')
+  end
   return 1
 end
 

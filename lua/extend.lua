@@ -45,7 +45,8 @@ for i = 3, #ARGV, 2 do
     -- does not return it.
     extended = #redis.call('XCLAIM', stream, group, consumer, 0, entry, 'IDLE', idle == '' and 0 or idle, 'JUSTID')
     if extended == 0 then
-      bury({dead = dead, stream = stream, story = story}, group, entry, lost_body_values(group, entry, ARGV[i + 1], now), true)
+      local letter = lost_body_values(group, entry, ARGV[i + 1], now)
+      bury({dead = dead, stream = stream, story = story}, group, entry, letter, true)
     end
   end
   reply[#reply + 1] = extended

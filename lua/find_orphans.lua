@@ -16,7 +16,9 @@ if bad then return bad end
 
 local reply = {cursor, 0}
 for i = 3, #ARGV do
-  if redis.call('HEXISTS', fields, ARGV[i]) == 1 and not redis.call('ZSCORE', due, ARGV[i]) then reply[#reply + 1] = ARGV[i] end
+  if redis.call('HEXISTS', fields, ARGV[i]) == 1 and not redis.call('ZSCORE', due, ARGV[i]) then
+    reply[#reply + 1] = ARGV[i]
+  end
 end
 reply[1], reply[2] = scan_orphans(due, fields, cursor, limit, function(field) reply[#reply + 1] = field end)
 return reply

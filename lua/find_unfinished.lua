@@ -13,7 +13,9 @@ local due, stream = KEYS[1], KEYS[2]
 local cursor, limit = ARGV[1], tonumber(ARGV[2])
 local bad = wrong_type({due, 'zset', stream, 'stream'})
 if bad then return bad end
-if not limit or not string.find(cursor, '^%d+%-%d+$') or #ARGV % 2 == 1 then return redis.error_reply('ERR limit or cursor does not parse') end
+if not limit or not string.find(cursor, '^%d+%-%d+$') or #ARGV % 2 == 1 then
+  return redis.error_reply('ERR limit or cursor does not parse')
+end
 local groups, refused = groups_of(stream)
 if refused and not string.find(refused, 'no such key', 1, true) then return redis.error_reply(refused) end
 local known = {}
@@ -81,6 +83,8 @@ while looked < limit and bytes < MOST_BYTES do -- one by one: the next may be of
     add_pair(reply, id, one[1])
     if is_needed(one[1], fields['for']) then reply[1] = 1 end
   end
-  reply[2], looked, bytes = successor(one[1]), looked + 1, bytes + bytes_of(one[2])
+  reply[2] = successor(one[1])
+  looked = looked + 1
+  bytes = bytes + bytes_of(one[2])
 end
 return reply

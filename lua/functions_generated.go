@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "6cda17a95124"
+const functionsSource = "d33ed5aa92a2"
 
 func functionList() []Function {
 	return []Function{

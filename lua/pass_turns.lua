@@ -17,9 +17,13 @@ local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[
 local cursor, rank, limit, place = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
-local groups, bytes, entries, key_of, held = groups_of(stream), 0, {}, {}, {}
+local groups = groups_of(stream)
 redis.call('ZREM', turns, '') -- removes nothing; after this write a full server accepts the others
 -- Everything is known before the first write.
+
+local bytes = 0
+local entries, key_of = {}, {} -- entries that hold a key, and their keys
+local held = {} -- pairs of a key and the entry or retry that held it
 
 -- Whether an entry is still in the stream, or was given to a group that has not acknowledged it.
 local function is_there(entry)
@@ -36,7 +40,10 @@ local most_entries = room(groups)
 local function look(key, by)
   local is_entry = string.find(by, '^%d+%-%d+$')
   if is_entry and is_there(by) then
-    if #entries < most_entries then entries[#entries + 1], key_of[by] = by, key end
+    if #entries < most_entries then
+      entries[#entries + 1] = by
+      key_of[by] = key
+    end
   elseif is_entry or not redis.call('ZSCORE', due, by) then
     add_pair(held, key, by)
   end
@@ -46,36 +53,66 @@ local looked, before_all = 0, cursor
 while looked < limit and bytes < MOST_BYTES and #entries < most_entries do
   local first = redis.call('ZRANGEBYLEX', turns, cursor == '' and '-' or '(' .. cursor .. ' ', '+', 'LIMIT', 0, 1)[1]
   bytes = bytes + (first and #first or 0)
-  looked, cursor = looked + 1, first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
+  looked = looked + 1
+  cursor = first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
   if not first then break end
-  local busy = cursor == '' and {} or redis.call('ZRANGEBYLEX', turns, '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy ', 'LIMIT', 0, 100)
-  for _, one in ipairs(busy) do if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end end -- the other holders when these are gone
-  if #busy == 0 and string.sub(first, #cursor + 1, #cursor + 6) ~= SEP .. 'wait' .. SEP then redis.call('ZREM', turns, first) end -- added by another client
-  if #busy == 0 and cursor ~= '' then add_pair(held, cursor, '') end
+  local busy = {} -- the first 100 holders; the others when these are gone
+  if cursor ~= '' then
+    local from, to = '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy '
+    busy = redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 100)
+  end
+  for _, one in ipairs(busy) do
+    if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end
+  end
+  if #busy == 0 then
+    local waits = string.sub(first, #cursor + 1, #cursor + 6) == SEP .. 'wait' .. SEP
+    if not waits then redis.call('ZREM', turns, first) end -- added by another client
+    if cursor ~= '' then add_pair(held, cursor, '') end
+  end
 end
-for _, entry in ipairs(#entries > 0 and #groups > 0 and delete_unneeded(stream, groups, entries, span(entries)) or {}) do add_pair(held, key_of[entry], entry) end
-local before, soonest, freed, moved = head(due), nil, 0, 0
+if #entries > 0 and #groups > 0 then
+  local gone = delete_unneeded(stream, groups, entries, span(entries))
+  for _, entry in ipairs(gone) do add_pair(held, key_of[entry], entry) end
+end
+
+local before, soonest = head(due), nil
+local freed, moved = 0, 0
 for i = 1, #held, 2 do
   if held[i + 1] ~= '' then freed = freed + 1 end
   redis.call('ZREM', turns, in_flight(held[i], held[i + 1]))
   local at, more = hand_over(due, turns, held[i])
-  for _ = 2, more and 10 or 1 do if more then at, more = hand_over(due, turns, held[i]) end end
-  if at then soonest, moved = earlier(soonest, at), moved + 1 end
-  if more then freed, cursor = freed + 1, before_all == '' and SEP or before_all break end -- it passed over many cancelled ones, and others remain
+  local tries = 1
+  while more and tries < 10 do
+    at, more = hand_over(due, turns, held[i])
+    tries = tries + 1
+  end
+  if at then
+    soonest = earlier(soonest, at)
+    moved = moved + 1
+  end
+  if more then -- it passed over many cancelled ones, and others remain: the next call begins where this one did
+    freed = freed + 1
+    cursor = before_all == '' and SEP or before_all
+    break
+  end
 end
 
 -- A waiting member that is not in line any more, or whose key cannot be read any more, becomes due: drain decides what
 -- becomes of it.
-local start, last = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank, rank + limit
+local start = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank
+local last = rank + limit
 repeat
   local one = redis.call('ZRANGE', due, start, start, 'WITHSCORES')
   local at = one[1] and parked_due(one[2])
   local fields = at and redis.call('HGET', meta, one[1])
   local key = fields and key_in(fields)
-  bytes, start, rank = bytes + (one[1] and #one[1] or 0) + (fields and #fields or 0), start + 1, at and rank + 1 or 0
+  bytes = bytes + (one[1] and #one[1] or 0) + (fields and #fields or 0)
+  start = start + 1
+  rank = at and rank + 1 or 0
   if at and (key and not redis.call('ZSCORE', turns, in_line(key, at, one[1])) or not key and at < 1e15) then
     redis.call('ZADD', due, 'XX', digits(at), one[1])
-    soonest, moved = earlier(soonest, at), moved + 1
+    soonest = earlier(soonest, at)
+    moved = moved + 1
   end
 until not at or rank >= last or bytes >= MOST_BYTES
 wake_if_earlier(wake, before, soonest)

@@ -19,19 +19,23 @@
 -- Complexity: O(log n) per occurrence, n = scheduled messages
 -- If a command fails here: a full server refuses the first write, and then nothing was planned; after a later refusal the same occurrences are planned again under the same IDs. Those that were added already then count as foreign messages: they are delivered, and not taken back with the recurrence.
 -- Run twice: harmless; the second run finds another plan.
-local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local name, before, spans, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
-local known, plan, args = redis.call('HGET', planned, name) or '', plan_of(before), ARGV
+local args = ARGV
+local known = redis.call('HGET', planned, name) or ''
+local plan = plan_of(before)
 plan.spans = plan_of('v t ' .. spans .. ' 0 ').spans
 local parses = plan.version and plan.spans[1] and #args % 2 == 1 and #args <= 205 and #spans <= 248
 for i = 6, #args do parses = parses and string.find(args[i], '^%d+$') and #args[i] <= 15 end
 if not parses then return redis.error_reply('ERR what is remembered, or a time, does not parse') end
 if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end
 if #args > 5 then forget_left(due, name, plan) end -- else any of them may be unfinished
-local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
+local head_before, soonest = head(due), nil
+local members, bodies, metas = {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
   -- A foreign message with the ID is neither overwritten nor taken back. If it is in another partition, due_ms is 0.

@@ -14,27 +14,33 @@
 -- If a command fails here: entries that were read are pending, and are reclaimed after the visibility timeout.
 -- Run twice: harmless; the second run gives the next entries.
 local stream, policy, leases, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local group, consumer, idle, limit, within = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local group, consumer, idle = ARGV[1], ARGV[2], ARGV[3]
+local limit, within = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others
 if redis.call('HGET', policy, 'held_workers') == '1' then return {'', 1} end
 -- Everything is known before the first write.
-local reply, claim, given, bytes = {'', 0}, {stream, group, consumer, 0}, {}, 0
-while #reply - 2 < limit and bytes < MOST_BYTES do
+local reply = {'', 0}
+local claim = {stream, group, consumer, 0}
+local given = {} -- entry IDs
+local bytes = 0
+while #given < limit and bytes < MOST_BYTES do
   -- One by one, because the next may be of any size.
   local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
   local one = found and found[1] and found[1][2][1]
   if not one then break end
-  reply[#reply + 1], claim[#claim + 1], given[#given + 1] = one, one[1], one[1]
+  reply[#reply + 1] = one
+  claim[#claim + 1] = one[1]
+  given[#given + 1] = one[1]
   bytes = bytes + bytes_of(one[2])
 end
-if #reply - 2 < limit and bytes < MOST_BYTES then
+if #given < limit and bytes < MOST_BYTES then
   for _, one in ipairs(groups_of(stream)) do
     if one.name == group then reply[1] = one.last end
   end
 end
-if #claim > 4 and idle ~= '0' then
-  claim[#claim + 1], claim[#claim + 2], claim[#claim + 3] = 'IDLE', idle, 'JUSTID' -- does not change the delivery counter
+if #given > 0 and idle ~= '0' then
+  for _, word in ipairs({'IDLE', idle, 'JUSTID'}) do claim[#claim + 1] = word end -- the delivery counter stays
   redis.pcall('XCLAIM', unpack(claim))
   if within and within > 0 and leases then note_leases(leases, wake, stream, within, given, group, now_ms()) end
 end

@@ -28,27 +28,41 @@
 -- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility timeout.
 -- Run twice: harmless; the second run finds the next entries.
 local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
-local wake, calm, policy, leases, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[4]
-k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, wake
-local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group) or not read_limits(k, ARGV[2]) and redis.error_reply('ERR max_attempts does not parse')
+local k = {
+  stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5],
+  wake = KEYS[6], turns = KEYS[8], policy = KEYS[9],
+  delays = delay_list(ARGV[3]), tails = {},
+}
+local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
+local group, consumer = ARGV[1], ARGV[4]
+local min_idle, cursor = ARGV[5], ARGV[6]
+local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+k.story = story_of(k.policy, history, ARGV)
+local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
+if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 local now = now_ms()
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
-redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
+redis.call('XPENDING', k.stream, group, '-', '+', 1) -- without such a stream or group the script ends here
 local before = head(k.due)
 -- Everything is known before the first write.
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
-local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}, {}, 0
+local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}
+local left = {} -- entries that left the pending list
+local bytes = 0
 
+-- Carries out what becomes of a claimed entry. within: the timeout that is over, in ms.
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   -- The counter is 2 after one delivery by XREADGROUP and this claim. More were deliveries by another client's claim.
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true, cancelled = cancelled}
+  local how = {
+    id = '', action = 'retry', reason = 'visibility_timeout',
+    error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
+    burnt = burnt, crash = true, cancelled = cancelled,
+  }
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
@@ -64,7 +78,10 @@ end
 local function end_without_body(entry, holders)
   local verdict = CANCELLED
   if cancelled_among(holders, entry) then
-    if k.story then note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, holder(k.story, k.stream, group, entry)) end
+    if k.story then
+      local owner, idle_ms = holder(k.story, k.stream, group, entry)
+      note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, owner, idle_ms)
+    end
   else
     verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
   end
@@ -86,8 +103,9 @@ end
 
 -- Looks at the ended leases, oldest first. Returns whether more have ended, and whether it dealt with any.
 local function end_leases()
-  local over, done = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES'), false
+  local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
   if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
+  local done = false
   for i = 1, #over, 2 do
     local ends = number_of(over[i + 1])
     if ends > now then return false end
@@ -112,7 +130,9 @@ end
 
 -- Whether one of the pending entries belongs to a cancelled message; its consumer may still work on that.
 local function some_cancelled(holders)
-  for _, one in ipairs(holders) do if is_cancelled(one[4]) then return true end end
+  for _, one in ipairs(holders) do
+    if is_cancelled(one[4]) then return true end
+  end
 end
 
 -- Looks at pending entries one by one: XAUTOCLAIM would drop deleted ones that are idle for a short time only. Returns
@@ -140,8 +160,10 @@ end
 
 local more, done = end_leases()
 for _ = 1, limit do
-  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times do not count
-  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim, which hides the holders and drops deleted entries
+  -- If the server was stopped meanwhile, idle times do not count.
+  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end
+  -- The claim hides the holders, and drops deleted entries. So they are read before it.
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1)
   if k.story then k.story.holders = holders end
   cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
@@ -152,8 +174,10 @@ end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 local notes = tonumber(ARGV[10] or 0) -- older bridges send none
-if notes > 0 then pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) end -- nothing depends on them
-wake_if_earlier(wake, before, k.soonest)
+if notes > 0 then
+  pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) -- nothing depends on them
+end
+wake_if_earlier(k.wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 if more and cursor == '0-0' then cursor = '0-1' end
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}

@@ -18,12 +18,16 @@
 -- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
 -- If a command fails here: a full server refuses the first write, unless it pauses, and then nothing was written; after a later refusal planned messages of the former spec stay.
 -- Run twice: harmless; the second run changes nothing, or goes on.
-local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
-local name, before, version, spec, paused, times = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1', ARGV[6]
+local name, before, version, spec, times = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[6]
+local paused = ARGV[5] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
-if name == '' or not string.find(version .. times, '^%w+$') or times == '' then return redis.error_reply('ERR name, version or times does not parse') end
+if name == '' or not string.find(version .. times, '^%w+$') or times == '' then
+  return redis.error_reply('ERR name, version or times does not parse')
+end
 
 -- Whether the stored spec is this one; if the lengths differ, it need not be read.
 local function holds(text)
@@ -32,17 +36,22 @@ end
 local known = redis.call('HGET', planned, name) or ''
 local plan = plan_of(known)
 if plan.version == version and holds(spec) then return {2, 0, known} end
-if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end -- the stored one may be this one, of a call that was cut off
+-- The stored spec may be this one, of a call that was cut off.
+if before ~= '' and not holds(before) and not holds(spec) then return {0, 0, known} end
+
 local now = now_ms()
 plan.used = plan.version ~= GONE and plan.used or 0
 local back, more = split_plan(due, payload, meta, name, plan, paused and 0 or now)
 if not more then
   if plan.times ~= times then plan.spans = {{from = now, to = now}} end
-  plan.version, plan.times = version, times
+  plan.version = version
+  plan.times = times
 end
 local revision = next_revision(planned)
 -- Everything is known before the first write.
-if paused then redis.call('HDEL', planned, SEP) end -- removes nothing; after this write a full server accepts the others
+if paused then
+  redis.call('HDEL', planned, SEP) -- removes nothing; after this write a full server accepts the others
+end
 if not more then redis.call('HSET', recurring, name, spec) end
 redis.call('HSET', planned, name, plan_text(plan), '', revision)
 take_back(due, payload, meta, back, story) -- after the plan was written, so that no occurrence is missed

@@ -14,7 +14,8 @@
 -- Complexity: O(log n) per dead letter, and O(groups)
 -- If a command fails here: before XDEL nothing of this letter is written; after it come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0, or for a moved letter 1, while that is scheduled.
-local dead, due, payload, meta, wake, stream, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local policy, history = KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
@@ -29,8 +30,15 @@ end
 
 redis.call('XDEL', dead, '0-0') -- removes nothing; after this write a full server accepts the others
 local now = now_ms()
-local before, read, reply = head(due), 0, {}
-local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
+local before = head(due)
+local read = 0
+
+-- Fields of the letter alone, and of the attempts before it.
+local drop = {
+  id = true, payload = true, attempt = true, due_ms = true, error = true, expires_ms = true,
+  group = true, reason = true, dead_ms = true, entry = true,
+  first_due_ms = true, snoozes = true, crashes = true,
+}
 
 -- The fields and values of a letter; nil when the letter does not exist, or the fields of a moved one do not parse.
 local function body_of(letter, edited, given)
@@ -52,14 +60,16 @@ end
 
 local function again(letter, when, edited, new_payload, new_fields, to)
   if read >= MOST_BYTES then return LATER end
-  local body, fields, kept = body_of(letter, edited, new_payload), {}, {}
+  local body = body_of(letter, edited, new_payload)
   if not body then return edited == 'moved' and -2 or 0 end
+  local fields = {}
   for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
   read = read + bytes_of(body)
   local bytes = edited == '1' and new_payload or fields['payload']
   if not bytes then return -1 end
   local id = fields['id'] or ''
   if id == '' or string.find(id, SEP, 1, true) or not is_utf8(id) then id = letter end
+  local kept = {} -- the meta of the scheduled message
   local fresh = new_fields ~= '' and new_fields or nil
   if fresh then
     local ok, decoded = pcall(cjson.decode, fresh)
@@ -68,21 +78,26 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   end
   if fields['reason'] == 'malformed' then -- unreadable parts are there only as text
     if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
-    fields['meta'], fields['raw'] = nil, nil
+    fields['meta'] = nil
+    fields['raw'] = nil
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
     local own = name_in_message(name) -- the message's name for it; a letter's own field has none
     local clear = is_utf8(value) or not fields['b64:' .. own] -- else one would be written over the other
-    if not drop[name] and not replaced and kept[own] == nil and is_utf8(name) and clear then keep(kept, own, value) end
+    local stays = not drop[name] and not replaced and is_utf8(name)
+    if stays and clear and kept[own] == nil then keep(kept, own, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
   local group = to ~= '' and to or fields['group'] or ''
   if group ~= '' and not (is_group(group) and (not groups or groups[group])) then return -4 end
-  kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
+  kept['id'] = id
+  kept['attempt'] = '1'
+  kept['for'] = group ~= '' and group or nil
   local member, waits = member_of(id, group, letter, edited, bytes)
   if waits then return 1 end
-  local encoded, at = cjson.encode(kept), due_at(when, now)
+  local encoded = cjson.encode(kept)
+  local at = due_at(when, now)
   if not entry_values(member, '', encoded, '0') then return -3 end -- it would die again at once
 
   if edited ~= 'moved' and redis.call('XDEL', dead, letter) == 0 then return 0 end
@@ -93,6 +108,7 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   return 1
 end
 
+local reply = {}
 for i = 1, #ARGV, 6 do reply[#reply + 1] = again(unpack(ARGV, i, i + 5)) end
 wake_if_earlier(wake, before, head(due))
 if story then pcall(tell, story) end

@@ -30,6 +30,8 @@ note_place(k, meta, was, ARGV[1]) -- at the new time it is due, and waits behind
 redis.call('ZADD', due, 'XX', digits(at), ARGV[1])
 if k.places[1] then pcall(leave_line, k) end
 wake_if_earlier(wake, before, at)
-if story then note_member(story, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. due_of(was) .. '"}') end
+if story then
+  note_member(story, 'rescheduled', ARGV[1], ',"due_ms":"' .. digits(at) .. '","was_ms":"' .. due_of(was) .. '"}')
+end
 if story then pcall(tell, story) end
 return {1, at}

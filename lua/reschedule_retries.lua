@@ -22,19 +22,25 @@ local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end
-if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if string.find(cursor, '[^0-9]') or cursor == '' or not limit then
+  return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor)
+end
 if not is_time(ARGV[4]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[4]) end
 
 redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others
 local at = digits(due_at(ARGV[4], now_ms()))
-local before, ids = head(due), {}
+local before = head(due)
+local ids = {}
 for i = 5, #ARGV do ids[i - 4] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids)
 local reply, k = {following}, {turns = turns, places = {}}
 for i = 1, #found, 4 do note_place(k, meta, found[i + 3], found[i]) end
 for i = 1, #found, 4 do
   redis.call('ZADD', due, 'XX', at, found[i])
-  if story then note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. due_of(found[i + 3]) .. '"}') end
+  if story then
+    local was = due_of(found[i + 3])
+    note_member(story, 'rescheduled', found[i], ',"due_ms":"' .. at .. '","was_ms":"' .. was .. '"}')
+  end
   found[i + 3] = at
   for j = i, i + 3 do reply[#reply + 1] = found[j] end
 end

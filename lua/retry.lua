@@ -20,23 +20,34 @@
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0.
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[7], delays = delay_list(ARGV[3]), tails = {}}
-local policy, history = KEYS[8], KEYS[9]
-k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, KEYS[6]
-local wake, group = KEYS[6], ARGV[1]
+local k = {
+  stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5],
+  wake = KEYS[6], turns = KEYS[7], policy = KEYS[8],
+  delays = delay_list(ARGV[3]), tails = {},
+}
+local history, group = KEYS[9], ARGV[1]
+k.story = story_of(k.policy, history, ARGV)
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
-local args, entries, plans, traces = ARGV, {}, {}, {}
+local args = ARGV
+local entries, traces = {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
+local without_delay = {dead = true, release = true, cancel = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
-    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release, snooze, cancel: ' .. args[i + 2]) end
-    args[i + 2], traces[#entries] = action, trace
+    if not actions[action or 0] or #trace ~= 55 then
+      return redis.error_reply('ERR action is none of retry, dead, release, snooze, cancel: ' .. args[i + 2])
+    end
+    args[i + 2] = action
+    traces[#entries] = trace
   end
-  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release' or args[i + 2] == 'cancel'
-  if string.find(args[i + 3], '[^0-9]') or not own and (#k.delays == 0 or args[i + 2] == 'snooze') then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
+  local action, delay = args[i + 2], args[i + 3]
+  local needs_delay = delay == '' and not without_delay[action]
+  if string.find(delay, '[^0-9]') or needs_delay and (#k.delays == 0 or action == 'snooze') then
+    return redis.error_reply('ERR delay, or delays, does not parse: ' .. delay)
+  end
 end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 
@@ -45,9 +56,13 @@ local now = now_ms()
 local before = head(k.due)
 -- Everything is known before the first write.
 local bodies, read = bodies_of(k.stream, entries)
+local plans = {}
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
-  local how = {id = args[i + 1], action = args[i + 2], trace = traces[n], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  local how = {
+    id = args[i + 1], action = args[i + 2], trace = traces[n],
+    delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5],
+  }
   how.cancelled = how.action == 'cancel' or cancelled_among(pending_of(k.stream, group, entry), entry)
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
@@ -58,7 +73,7 @@ for n, verdict in ipairs(verdicts) do
 end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
-wake_if_earlier(wake, before, k.soonest)
+wake_if_earlier(k.wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end
 if k.story then pcall(tell, k.story) end
 return failed or verdicts

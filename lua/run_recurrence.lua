@@ -17,20 +17,25 @@
 -- Complexity: O(log n), n = scheduled messages; it takes back 16 MiB and one message more at most
 -- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal the message is scheduled and not in the plan.
 -- Run twice: another message is scheduled.
-local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 if redis.call('HEXISTS', recurring, name) == 0 then return {-1, ''} end
-local now, plan, back, more, n = now_ms(), plan_of(redis.call('HGET', planned, name)), {}, false, 0
+local now = now_ms()
+local plan = plan_of(redis.call('HGET', planned, name))
 local newest = plan.recent[#plan.recent]
+local at, run, id = now, nil, nil
 repeat -- each run in one millisecond gets its own name
-  n = n + 1
-  local taken = newest == digits(now + n - 1) .. '-run' or redis.call('ZSCORE', due, name .. '@' .. digits(now + n - 1) .. '-run')
-until not taken
-local run, head_before = digits(now + n - 1) .. '-run', head(due)
-local id, revision = name .. '@' .. run, next_revision(planned)
+  run = digits(at) .. '-run'
+  id = name .. '@' .. run
+  at = at + 1
+until newest ~= run and not redis.call('ZSCORE', due, id)
+local head_before = head(due)
+local revision = next_revision(planned)
+local back, more = {}, false
 if plan.version then
   if alone then back, more = split_plan(due, payload, meta, name, plan, now) end
   if not more then plan.recent[#plan.recent + 1] = run end

@@ -6,11 +6,14 @@
 -- Complexity: O(queues × groups)
 -- If a command fails here: that queue answers with the error, and with everything else that could be read; the other queues are looked at.
 -- Run twice: harmless; it only reads.
-local now, held, bytes, groups_left = now_ms(), ARGV[1] == '1', 0, 5000
+local now = now_ms()
+local held = ARGV[1] == '1'
+local bytes, groups_left = 0, 5000
 
 -- An error reply for the first key of another type.
 local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
-  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
+  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset',
+    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
 end
 
 -- The number that a command returned, or 0 if it failed; bad[1] is then its error. A queue's messages are looked after
@@ -26,9 +29,11 @@ local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
   if first and first < 1e15 and asked(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then
-    wait, overdue = math.max(0, math.ceil(first) - now), math.max(0, now - math.ceil(math.max(0, first)))
+    wait = math.max(0, math.ceil(first) - now)
+    overdue = math.max(0, now - math.ceil(math.max(0, first)))
   end
-  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm)) + asked(bad, redis.pcall('ZCARD', leases))
+  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm))
+  left = left + asked(bad, redis.pcall('ZCARD', leases))
   local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
@@ -60,24 +65,42 @@ end
 -- Looks at one queue; an empty one costs few commands. A key of another type is named in the reply, and the other
 -- queues are still looked at.
 local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
-  local bad, ok, keyed, recurs, wait, overdue, untidy, bodies = {}, true, 0, 0, -1, 0, 0, 0
+  local bad = {}
+  local ok, wait, overdue, untidy, bodies = true, -1, 0, 0, 0
+  local keyed, recurs = 0, 0
   if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
     recurs = asked(bad, redis.pcall('HLEN', recurring)) + asked(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
     keyed = asked(bad, redis.pcall('ZCARD', turns))
     ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
-    if not ok then bad[1], overdue, untidy, bodies = wait, 0, 0, 0 end
+    if not ok then
+      bad[1] = wait
+      overdue, untidy, bodies = 0, 0, 0
+    end
   end
   local token = redis.pcall('XREVRANGE', wake, '+', '-', 'COUNT', 1)
-  bytes, token = bytes + bytes_of(token[1] and token[1][2]), token.err and asked(bad, token) and {} or token
+  if token.err then
+    bad[1] = token
+    token = {}
+  end
+  bytes = bytes + bytes_of(token[1] and token[1][2])
   local fine, busy, standing = pcall(entries, stream)
-  if not fine then bad[1], busy, standing = busy, 0, '' end
-  local wrong = bad[1] and (name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases) or {err = error_of(bad[1])}).err
-  return ok and fine and wait or -2, overdue, wrong or token[1] and token[1][1] or '0-0', busy + (keyed > 0 and 2 or 0), untidy, standing, bodies, recurs
+  if not fine then
+    bad[1] = busy
+    busy, standing = 0, ''
+  end
+  local newest = token[1] and token[1][1] or '0-0'
+  if bad[1] then -- the error takes the place of the token
+    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+    newest = wrong and wrong.err or error_of(bad[1])
+  end
+  if keyed > 0 then busy = busy + 2 end
+  return ok and fine and wait or -2, overdue, newest, busy, untidy, standing, bodies, recurs
 end
 
 local keys, reply = KEYS, {}
 for i = 1, #keys, 12 do
-  local row = bytes < MOST_BYTES and groups_left > 0 and {look(unpack(keys, i, i + 11))} or {LATER, 0, '', 0, 0, '', 0, 0}
+  local row = {LATER, 0, '', 0, 0, '', 0, 0}
+  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 11))} end
   for _, value in ipairs(row) do reply[#reply + 1] = value end
 end
 return reply

@@ -30,9 +30,12 @@ redis.call('XLEN', stream) -- a key of another type has no groups
 local has_turns = redis.call('EXISTS', turns)
 -- Everything is known before the first write.
 local is_zset, ended = pcall(forget_ended, seen, now_ms(), limit)
-if not is_zset and not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end -- such a key stops no entry from being freed
-if not is_zset then ended = 0 end
-local groups, pending = groups_of(stream), 0
+if not is_zset then -- a key of another type stops no entry from being freed
+  if not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end
+  ended = 0
+end
+local groups = groups_of(stream)
+local pending = 0
 for _, group in ipairs(groups) do pending = pending + group.pending end
 local forgotten = leases and tidy_leases(pending) or 0
 if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten} end
@@ -43,8 +46,10 @@ if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} e
 
 -- Behind an entry that stays pending for long, it deletes the entries that no group holds. It reads them one by one,
 -- because the next may be of any size.
-local from, ids, bytes, most = cursor, {}, 0, math.min(limit, room(groups))
+local from = cursor
 if less(from, bound) then from = bound end
+local ids, bytes = {}, 0
+local most = math.min(limit, room(groups))
 while #ids < most and bytes < max_bytes and not less(delivered, from) do
   local one = redis.call('XRANGE', stream, from, delivered, 'COUNT', 1)[1]
   if not one then from = '0-0' break end

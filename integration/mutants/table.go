@@ -266,8 +266,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "a retry of any ID that begins so is cancelled", file: "lua/lib/waiting.lua",
-		old:  "wanted[string.sub(member, 1, first - 1)] then",
-		new:  "string.sub(member, 1, #ids[1]) == ids[1] then",
+		old:  "if id and wanted[id] then",
+		new:  "if first and string.sub(member, 1, #ids[1]) == ids[1] then",
 		test: []string{"-run", "TestCancelRetriesTakesWhatWaits", "./scheduler/producer"},
 	},
 	{
@@ -596,8 +596,8 @@ var mutants = []mutant{
 	},
 	{
 		name: "the last recurrence leaves its count of changes", file: "lua/remove_recurrence.lua",
-		old:  "elseif last then redis.call('HDEL', planned, name, '')",
-		new:  "elseif last and false then redis.call('HDEL', planned, name, '')",
+		old:  "elseif last then\n",
+		new:  "elseif last and false then\n",
 		test: []string{"-run", "TestTheLastRecurrenceLeavesNoField", "./scheduler/planner"},
 	},
 	{

@@ -10,8 +10,8 @@ var historyMutants = []mutant{
 	},
 	{
 		name: "an acknowledgement is told of whether it was won or lost", file: "lua/ack.lua",
-		old:  "    if story then add_pair(story.changes",
-		new:  "  end\n  do\n    if story then add_pair(story.changes",
+		old:  "    if story then\n      local of_message",
+		new:  "  end\n  do\n    if story then\n      local of_message",
 		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
 	},
 	{

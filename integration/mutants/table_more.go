@@ -220,8 +220,8 @@ var moreMutants = []mutant{
 	},
 	{
 		name: "reclaiming notes a look before it knows the group", file: "lua/reclaim.lua",
-		old:  "redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here",
-		new:  "-- ends here",
+		old:  "redis.call('XPENDING', k.stream, group, '-', '+', 1) -- without such a stream",
+		new:  "-- without such a stream",
 		test: []string{"-run", "TestReclaimForAGroupThatIsGoneWritesNothing", "./lua"},
 	},
 	{

@@ -154,8 +154,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a window is forgotten behind a message that is compared with none", file: "lua/enqueue.lua",
-		old:  "opened[id] or window or not added end",
-		new:  "window or not added end",
+		old:  "taken[id] = opened[id] or not added\n",
+		new:  "taken[id] = window or not added\n",
 		test: []string{"-run", "TestWindowHoldsBehindAMessageThatIsNotCompared", "./lua"},
 	},
 	{
@@ -172,8 +172,8 @@ var producingMutants = []mutant{
 	},
 	{
 		name: "a message without dedup is written over a retry", file: "lua/lib/message.lua",
-		old:  "    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end",
-		new:  "   ",
+		old:  "    if dedup == '' and string.find(args[i], SEP, 1, true) then",
+		new:  "    if false then",
 		test: []string{"-run", "TestEnqueueWritesOverNoRetry", "./lua"},
 	},
 	{

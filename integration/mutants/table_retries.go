@@ -22,7 +22,7 @@ var retriesMutants = []mutant{
 	},
 	{
 		name: "a redriven letter is as old as it was", file: "lua/redrive.lua",
-		old:  ", first_due_ms = true",
+		old:  "first_due_ms = true, ",
 		new:  "",
 		test: []string{"-run", "TestRedriveForgets", "./lua"},
 	},

@@ -7,15 +7,23 @@ local scripts = {}
 -- send anything, and one missing argument would shift the meaning of all that follow.
 local function misfit(name, given_keys, given_args, keys, args, each, more, later)
   local with_history = #keys + #more
-  local tells = #more > 0 and (given_keys == with_history or given_keys == with_history + #later) -- a caller that gives the history keys also gives the actor
+  -- A caller that gives the history keys also gives the actor.
+  local tells = #more > 0 and (given_keys == with_history or given_keys == with_history + #later)
   local rest = given_args - #args - (tells and 1 or 0)
   local fits = rest == 0 or (rest > 0 and #each > 0 and rest % #each == 0)
   if (tells or given_keys == #keys) and fits then return nil end
   local wanted = table.concat(args, ', ')
-  if #each > 0 then wanted = wanted .. (#args > 0 and ', then ' or '') .. 'any number of: ' .. table.concat(each, ', ') end
-  return redis.error_reply('ERR ' .. name .. ' was given ' .. given_keys .. ' keys and ' .. given_args .. ' arguments; its keys are ' .. table.concat(keys, ', ') ..
-    '; its arguments ' .. wanted .. (#more > 0 and '; or also the keys ' .. table.concat(more, ', ') .. ', and last the argument actor' or '') ..
-    (#later > 0 and '; then also the keys ' .. table.concat(later, ', ') or ''))
+  if #each > 0 then
+    if #args > 0 then wanted = wanted .. ', then ' end
+    wanted = wanted .. 'any number of: ' .. table.concat(each, ', ')
+  end
+  local text = name .. ' was given ' .. given_keys .. ' keys and ' .. given_args .. ' arguments; its keys are ' ..
+    table.concat(keys, ', ') .. '; its arguments ' .. wanted
+  if #more > 0 then
+    text = text .. '; or also the keys ' .. table.concat(more, ', ') .. ', and last the argument actor'
+  end
+  if #later > 0 then text = text .. '; then also the keys ' .. table.concat(later, ', ') end
+  return redis.error_reply('ERR ' .. text)
 end
 
 -- Turns a call of the shape that an earlier release documented into a current one: each key moves to its current place,
@@ -26,10 +34,12 @@ local function of_today(former, given_keys, given_args, keys, args, each, more)
   local rest = #given_args - #args - tells
   local fits = rest == 0 or rest > 0 and #former.each > 0 and rest % #former.each == 0
   if #given_keys ~= #former.keys or not fits then return nil end
-  local given, keys_now, today = {}, {}, {}
+  local given = {} -- keys by name
   for i, name in ipairs(former.keys) do given[name] = given_keys[i] end
+  local keys_now = {}
   for i, name in ipairs(keys) do keys_now[i] = given[name] end
   for i, name in ipairs(more) do keys_now[#keys + i] = given[name] end
+  local today = {}
   for i, value in ipairs(given_args) do
     today[#today + 1] = value
     local item = i - #args -- the number of this argument among those of the items

@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local function digits(n)
@@ -34,7 +38,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -44,10 +49,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -100,12 +109,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -113,7 +128,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -245,7 +261,8 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -286,13 +303,15 @@ local function part_keyed(k, left)
   return plain
 end
 local function end_turns(k)
-  local groups, left = groups_of(k.stream), k.left
+  local left = k.left
+  local groups = groups_of(k.stream)
   local most = room(groups)
   k.held = {}
   for first = 1, #groups > 0 and #left or 0, most do
     local some = {}
     for i = first, math.min(first + most - 1, #left) do some[#some + 1] = left[i] end
-    for _, entry in ipairs(delete_unneeded(k.stream, groups, some, span(some))) do add_pair(k.held, k.key_of[entry], entry) end
+    local gone = delete_unneeded(k.stream, groups, some, span(some))
+    for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
 end
@@ -320,12 +339,13 @@ local function is_same(entry, id)
   return same
 end
 local KEY_AND_ID = '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$'
-local args, reply, acked, n, m = ARGV, {}, {}, 0, 0
+local args, reply, acked = ARGV, {}, {}
 for i = 3, #args, 2 do
   local key, id = nil, nil
   if args[i] ~= '' then key, id = string.match(args[i], KEY_AND_ID) end
   if key then
-    k.key_of, args[i] = k.key_of or {}, id
+    args[i] = id
+    k.key_of = k.key_of or {}
     k.key_of[args[i - 1]] = key ~= '' and key or nil
   end
 end
@@ -333,12 +353,13 @@ for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], 0
   if bytes >= MOST_BYTES then won = LATER
   elseif id == '' or is_same(entry, id) then won = redis.call('XACK', k.stream, group, entry) end
-  n = n + 1
-  reply[n] = won
+  reply[#reply + 1] = won
   if won == 1 then
-    m = m + 1
-    acked[m] = entry
-    if story then add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. (id ~= '' and ',"id":' .. told_text(id) or '') .. of_group) end
+    acked[#acked + 1] = entry
+    if story then
+      local of_message = id ~= '' and ',"id":' .. told_text(id) or ''
+      add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. of_message .. of_group)
+    end
   end
 end
 free(k.stream, part_keyed(k, acked))

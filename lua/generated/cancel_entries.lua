@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MOST_PASSED = 100 -- places without a waiting message
 local CANCELLED_FROM = 1000000000000 -- the mark, which is added to the counter
 local MAX_FIELDS = 1000
@@ -20,7 +23,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -35,7 +39,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -45,10 +50,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -94,18 +103,25 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
 end
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -125,7 +141,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -184,7 +201,8 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -236,12 +254,15 @@ local function extend_values(values, pairs_)
   return values
 end
 local function main()
-local stream, due, seen, wake, turns, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local stream, due, seen, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 local cursor, last, limit, group = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', seen, 'zset', turns, 'zset'})
 if bad then return bad end
-if not limit or not string.find(cursor, '^%d+%-%d+$') then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if not limit or not string.find(cursor, '^%d+%-%d+$') then
+  return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor)
+end
 local wanted, bytes = {}, 0
 for i = 5, #ARGV do wanted[ARGV[i]] = true end
 if last == '' then
@@ -273,10 +294,13 @@ local function plan_for(entry, id, meant_for, key)
   local plan = {entry = entry, id = id, key = key, holders = {}, is_first = meant_for == ''}
   local asked_unread, needed = #groups == 0 and group == '', false
   for _, one in ipairs(groups) do
-    local state, is_meant = state_of(one, entry), meant_for == '' or meant_for == one.name
+    local state = state_of(one, entry)
+    local is_meant = meant_for == '' or meant_for == one.name
     local is_asked = is_meant and (group == '' or group == one.name)
     if type(state) == 'table' then
-      plan.holders[#plan.holders + 1] = {group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked}
+      plan.holders[#plan.holders + 1] = {
+        group = one.name, consumer = state[2], idle = state[3], counter = state[4], asked = is_asked,
+      }
     end
     if is_asked and state == UNREAD then asked_unread = true end
     if is_meant and not is_asked and state ~= DONE then needed = true end
@@ -292,7 +316,8 @@ local function fields_of(one)
   end
   return fields
 end
-local plans, looked, most = {}, 0, math.max(1, math.floor(4000 / math.max(1, #groups)))
+local plans, looked = {}, 0
+local most = math.max(1, math.floor(4000 / math.max(1, #groups)))
 while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: the next may be of any size
   local one = redis.call('XRANGE', stream, cursor, last, 'COUNT', 1)[1]
   cursor = one and one[1] ~= last and successor(one[1]) or ''
@@ -301,17 +326,24 @@ while looked < limit and bytes < MOST_BYTES and #plans < most do -- one by one: 
   if wanted[fields['id']] and (group == '' or fields['for'] == '' or fields['for'] == group) then
     plans[#plans + 1] = plan_for(one[1], fields['id'], fields['for'], fields['key'])
   end
-  looked, bytes = looked + 1, bytes + bytes_of(one[2])
+  looked = looked + 1
+  bytes = bytes + bytes_of(one[2])
   if cursor == '' then break end
 end
-local reply, k = {cursor, last}, {due = due, turns = turns, wake = wake, held = {}}
+local reply = {cursor, last}
+local k = {due = due, turns = turns, wake = wake, held = {}}
 local function answer(plan, of, verdict, consumer)
   extend_values(reply, {plan.entry, plan.id, of, verdict, consumer})
 end
 local function mark(plan, holder)
   if not is_cancelled(holder.counter) then
-    redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry, 'IDLE', holder.idle, 'RETRYCOUNT', digits(CANCELLED_FROM + holder.counter), 'JUSTID')
-    if story then note_values(story, 'cancelling', 'entry', plan.entry, {'id', plan.id, 'group', holder.group}, holder.consumer, digits(holder.idle)) end
+    local counter = digits(CANCELLED_FROM + holder.counter)
+    redis.call('XCLAIM', stream, holder.group, holder.consumer, 0, plan.entry,
+      'IDLE', holder.idle, 'RETRYCOUNT', counter, 'JUSTID')
+    if story then
+      local values = {'id', plan.id, 'group', holder.group}
+      note_values(story, 'cancelling', 'entry', plan.entry, values, holder.consumer, digits(holder.idle))
+    end
   end
   if holder.asked then answer(plan, holder.group, '2', holder.consumer) end
 end

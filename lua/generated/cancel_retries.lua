@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local function digits(n)
@@ -34,7 +38,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -44,10 +49,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -95,12 +104,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -115,7 +130,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -149,7 +165,8 @@ local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -186,22 +203,25 @@ local function pass_held(k)
   if at and k.wake then wake_up(k.wake, at) end
 end
 local function waiting(due, cursor, limit, group, ids, weight)
-  local found, wanted, looked, bytes = {}, {}, 0, 0
+  local wanted = {}
   for _, id in ipairs(ids) do wanted[id] = true end
+  local found, looked, bytes = {}, 0, 0
   repeat
     local page = redis.call('ZSCAN', due, cursor, 'COUNT', 1)
-    cursor, looked = page[1], looked + 1
+    cursor = page[1]
+    looked = looked + 1
     local members = page[2]
     for i = 1, #members, 2 do
       local member = members[i]
       bytes = bytes + #member
       local first = string.find(member, SEP, 1, true)
-      if first and wanted[string.sub(member, 1, first - 1)] then
+      local id = first and string.sub(member, 1, first - 1)
+      if id and wanted[id] then
         local own = string.match(string.sub(member, first + 1), '^(.*)' .. SEP)
         if own and (group == '' or group == own) then
-          local n = #found
           if weight then bytes = bytes + weight(member) end
-          found[n + 1], found[n + 2], found[n + 3], found[n + 4] = member, string.sub(member, 1, first - 1), own, members[i + 1]
+          add_pair(found, member, id)
+          add_pair(found, own, members[i + 1])
         end
       end
     end
@@ -215,7 +235,9 @@ local story = story_of(policy, history, ARGV)
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
-if string.find(cursor, '[^0-9]') or cursor == '' or not limit then return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor) end
+if string.find(cursor, '[^0-9]') or cursor == '' or not limit then
+  return redis.error_reply('ERR cursor, or limit, does not parse: ' .. cursor)
+end
 local ids = {}
 for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
@@ -231,7 +253,9 @@ local lacks = may and (not may('ZREM', KEYS[1], '0') and {'ZREM', KEYS[1]}
   or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
   or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script cancel_retries may need; nothing was changed') end end
-local reply, k, has_turns = {following}, {due = due, turns = turns, wake = wake, held = {}, places = {}}, turns and found[1] and redis.call('EXISTS', turns) == 1
+local reply = {following}
+local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
+local has_turns = turns and found[1] and redis.call('EXISTS', turns) == 1
 for i = 1, #found, 4 do
   if redis.call('ZREM', due, found[i]) == 1 then
     redis.call('HDEL', payload, found[i])

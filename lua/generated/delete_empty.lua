@@ -2,13 +2,14 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local function wrong_type(want)
   for i = 1, #want, 2 do
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -18,10 +19,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -43,7 +48,9 @@ if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. 
 local due, stream, dead, recurring, push = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local payload, meta, wake, policy, seen = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local calm, planned, turns, leases, rate = KEYS[11], KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash', payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset', calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string'})
+local bad = wrong_type({due, 'zset', stream, 'stream', dead, 'stream', recurring, 'hash', push, 'hash',
+  payload, 'hash', meta, 'hash', wake, 'stream', policy, 'hash', seen, 'zset',
+  calm, 'hash', planned, 'hash', turns, 'zset', leases, 'zset', rate, 'string'})
 if bad then return bad end
 local holds = redis.call('ZCARD', due) + redis.call('XLEN', stream) + redis.call('XLEN', dead)
 holds = holds + redis.call('HLEN', recurring) + redis.call('HLEN', push)
@@ -55,7 +62,8 @@ if ARGV[1] == '1' then
   redis.call('UNLINK', seen, calm, planned, turns, leases, rate)
   return 1
 end
-redis.call('UNLINK', due, stream, dead, recurring, push, payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
+redis.call('UNLINK', due, stream, dead, recurring, push,
+  payload, meta, wake, policy, seen, calm, planned, turns, leases, rate)
 return 1
 end
 local ok, reply = pcall(main)

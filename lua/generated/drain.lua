@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local PUT_OFF_MS = 60000
@@ -39,7 +43,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -49,10 +54,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -100,7 +109,11 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -109,7 +122,8 @@ local function note(story, event, id, rest)
   add_pair(story.changes, event, '{"id":' .. told_text(id) .. rest)
 end
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -123,7 +137,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -166,7 +181,7 @@ end
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -226,7 +241,8 @@ local function entry_values(member, payload, meta, due)
   return values, fields
 end
 local function group_names(stream)
-  local names, reply = {}, redis.pcall('XINFO', 'GROUPS', stream)
+  local names = {}
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then
     if string.find(reply.err, 'no such key', 1, true) then return names end
     return nil, reply.err
@@ -383,14 +399,16 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
 local function awaits_turn(q, key, member, at)
   local refused = redis.pcall('ZADD', q.turns, 'XX', 0, '') -- adds nothing
   if type(refused) == 'table' then return nil, refused.err end
-  if string.find(member, SEP, 1, true) and redis.call('ZSCORE', q.turns, in_flight(key, member)) then return false end -- its own retry
+  local may_hold = string.find(member, SEP, 1, true) -- a retry may hold the key itself
+  if may_hold and redis.call('ZSCORE', q.turns, in_flight(key, member)) then return false end
   local kind, first = first_of(q.turns, key)
   if not kind or kind == 'wait' and first >= at then return false end
   refused = redis.pcall('ZADD', q.turns, 0, in_line(key, at, member))
@@ -521,17 +539,27 @@ local function interval_of(rate)
   return ({s = 1e6, m = 6e7, h = 3.6e9})[unit] / tonumber(n)
 end
 local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
-  local each, limit = interval_of(per), type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
+  local each = interval_of(per) -- µs
+  local limit = type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
   if not each and not limit then return nil end
-  local flow, now_us, tokens, room, spent, empty, full = {}, now * 1000 + fraction, math.huge, math.huge, 0, nil, nil
-  free, burst = free == '1', type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
+  local flow = {}
+  local now_us = now * 1000 + fraction
+  local room = math.huge -- messages until the ready limit
+  local tokens, spent = math.huge, 0
+  local full, empty = nil, nil -- when the bucket is full again; when it would be, if it were empty now. µs
+  free = free == '1'
+  burst = type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
   local function waiting()
-    local length, last, least, pending = redis.call('XLEN', stream), nil, nil, 0
+    local length = redis.call('XLEN', stream)
     if length < limit then return length end
+    local last, pending = nil, 0 -- of the slowest group
     for _, group in ipairs(groups_of(stream)) do
-      local padded = string.gsub(string.gsub(group.last, '%d+', '0000000000000000000%0'), '0*(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)', '%1')
-      if not least or padded < least then last, least, pending = group.last, padded, group.pending
-      elseif padded == least then pending = math.max(pending, group.pending) end
+      if not last or less(group.last, last) then
+        last = group.last
+        pending = group.pending
+      elseif not less(last, group.last) then
+        pending = math.max(pending, group.pending)
+      end
     end
     if length - pending < limit or not last then return length - pending end
     return #redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1) > 0 and length - pending or 0
@@ -540,23 +568,33 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     redis.call('SET', rate, digits(math.ceil(at)), 'PX', digits(math.max(1, math.ceil((at - now_us) / 1000))))
   end
   local function members_behind()
-    local found, bytes, page, all = {}, 0, 1, redis.call('ZCOUNT', due, '-inf', digits(now))
+    local all = redis.call('ZCOUNT', due, '-inf', digits(now))
     local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
     local last = math.min(first + MOST_LOOKED_AT, all)
+    local found, bytes, page = {}, 0, 1
     while first < last and bytes < MOST_LOOKED_BYTES do
-      local members, longest = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES'), 0
+      local members = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES')
+      local longest = 0
       for i = 1, #members, 2 do
         if string.find(members[i], SEP, 1, true) then add_pair(found, members[i], members[i + 1]) end
-        bytes, longest = bytes + #members[i], math.max(longest, #members[i])
+        bytes = bytes + #members[i]
+        longest = math.max(longest, #members[i])
       end
-      first, page = first + page, longest > 1024 and 1 or 16
+      first = first + page
+      page = longest > 1024 and 1 or 16
     end
     return found
   end
   function flow.may_pass(member)
     local again = string.find(member, SEP, 1, true)
-    if tokens - spent < 1 and not (again and free) then flow.held = 'rate' return false end
-    if room < 1 and not again then flow.held = 'ready_limit' return false end
+    if tokens - spent < 1 and not (again and free) then
+      flow.held = 'rate'
+      return false
+    end
+    if room < 1 and not again then
+      flow.held = 'ready_limit'
+      return false
+    end
     return true
   end
   function flow.passed(member)
@@ -565,7 +603,8 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   end
   function flow.take_behind(done, most, take)
     if not flow.held or flow.held == 'rate' and not free then return end
-    local first, found = #done + 1, members_behind()
+    local first = #done + 1
+    local found = members_behind()
     for i = 1, #found, 2 do
       if #done >= most or not flow.may_pass(found[i]) or not take(found[i], found[i + 1]) then break end
     end
@@ -576,8 +615,14 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
     if not each then return reply end
     local at = full + spent * each
-    if flow.held == 'rate' then reply[3] = math.ceil(math.max(at + each - empty, math.min(1000, burst * each / 2))) end
-    if full > now_us then reply[6] = math.max(0, math.min(reply[6], now - math.floor((full + each - burst * each) / 1000))) end
+    if flow.held == 'rate' then
+      local until_next = at + each - empty
+      reply[3] = math.ceil(math.max(until_next, math.min(1000, burst * each / 2)))
+    end
+    if full > now_us then
+      local since_last = now - math.floor((full + each - burst * each) / 1000) -- ms
+      reply[6] = math.max(0, math.min(reply[6], since_last))
+    end
     if spent > 0 then keep(at) end
     return reply
   end

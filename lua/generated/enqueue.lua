@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local REPLACES = {replace = true, later = true, earlier = true}
@@ -48,7 +52,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -58,10 +63,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -117,12 +126,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -137,7 +152,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -160,7 +176,7 @@ end
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -242,7 +258,8 @@ local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -279,13 +296,16 @@ local function refusal(token, i)
   return SEP .. token .. SEP .. i
 end
 local function forget(seen, token)
-  local ends, own, gone, at, bytes = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}, 0, 0
+  local ends = redis.call('ZSCORE', seen, SEP .. token)
+  local own = SEP .. token .. SEP -- the beginning of its refusals
+  local gone, at, bytes = {}, 0, 0
   while ends and bytes < MOST_BYTES and at < 2000 do
     local page = redis.call('ZRANGEBYSCORE', seen, ends, ends, 'LIMIT', at, 16)
     for _, member in ipairs(page) do
       if string.sub(member .. SEP, 1, #own) == own then gone[#gone + 1] = member end
     end
-    bytes, at = bytes + bytes_of(page), at + 16
+    bytes = bytes + bytes_of(page)
+    at = at + 16
     if #page < 16 then break end
   end
   in_chunks('ZREM', seen, gone)
@@ -296,19 +316,27 @@ local function forget_ended(seen, now, most)
   return ended
 end
 local function read_messages(args, asked)
-  local ids, at, text, compared, earliest, replacing, last, n = {}, {}, {}, false, math.huge, false, nil, 0
+  local ids, at, text = {}, {}, {}
+  local compared, replacing = false, false
+  local earliest, last = math.huge, nil
+  local n = 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- it must not overwrite a retry
+    if dedup == '' and string.find(args[i], SEP, 1, true) then -- it must not overwrite a retry
+      dedup = '0'
+      args[i + 4] = '0'
+    end
     if when == last then
-      at[n], text[n] = at[n - 1], text[n - 1]
+      at[n] = at[n - 1]
+      text[n] = text[n - 1]
     else
       if not is_time(when) then return nil end
       at[n] = due_at(when, asked)
       text[n] = digits(at[n])
-      last, earliest = when, math.min(earliest, at[n])
+      last = when
+      earliest = math.min(earliest, at[n])
     end
     if dedup ~= '' then
       if string.find(dedup, '[^0-9]') then
@@ -326,20 +354,27 @@ local function may_replace(dedup, at, old, known)
   return not (dedup == 'later' and at <= old or dedup == 'earlier' and at >= old)
 end
 local function note_taken(story, verdict, id, entry, due)
-  if entry then note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
-  elseif verdict > 0 then note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
+  if entry then
+    note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
+  elseif verdict > 0 then
+    note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}')
+  end
 end
 local function ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
-  if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return values and false end
+  if not values then return nil end
+  if has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
-  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- then the first entry was refused, and nothing is written
+  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end
   return not refused and added
 end
 local function repeated_reply(seen, token, at)
   local reply = {}
-  for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, 5 * n - 1)) and 0 or 3, at[n]) end
+  for n = 1, #at do
+    local refused = redis.call('ZSCORE', seen, refusal(token, 5 * n - 1))
+    add_pair(reply, refused and 0 or 3, at[n])
+  end
   return reply
 end
 local function names_of(set)
@@ -375,11 +410,14 @@ local function waits_for_drain(policy)
   return set[1] == '1' or interval_of(set[2]) ~= nil or type(set[3]) == 'string' and is_count(set[3])
 end
 local function main()
-local due, payload, meta, stream, wake, seen, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local due, payload, meta, stream, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local seen, policy, history, turns = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local story = story_of(policy, history, ARGV)
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
-local now, before, has_meta = now_ms(), head(due), redis.call('HLEN', meta) > 0
+local now = now_ms()
+local before = head(due)
+local has_meta = redis.call('HLEN', meta) > 0
 local marks = token .. done ~= '' and redis.call('ZMSCORE', seen, SEP .. token, SEP .. done, refusal(done, 0)) or {}
 local ran = token ~= '' and marks[1] and tonumber(marks[1]) - token_ms -- when the call ran first
 local ids, at, text, compared, earliest, replacing = read_messages(ARGV, ran or now)
@@ -388,8 +426,10 @@ if ran then return repeated_reply(seen, token, at) end
 local scheduled, windows = {}, {}
 if compared then scheduled, windows = known_of(due, seen, ids) end
 local direct = earliest <= now and not (before and before <= now) and not waits_for_drain(policy)
-if direct and (before or #ids > 1) then redis.call('HLEN', payload) end -- a key of another type fails here, before the first write
-local args, reply, ends, k = ARGV, {}, digits(now + token_ms), {policy = policy, turns = turns, places = {}, retries = {}}
+if direct and (before or #ids > 1) then redis.call('HLEN', payload) end
+local args, reply = ARGV, {}
+local k = {policy = policy, turns = turns, places = {}, retries = {}}
+local ends = digits(now + token_ms)
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('HLEN', KEYS[2]) and {'HLEN', KEYS[2]}
   or not may('HSET', KEYS[2], '0', '0') and {'HSET', KEYS[2]}
@@ -410,7 +450,11 @@ local lacks = may and (not may('HLEN', KEYS[2]) and {'HLEN', KEYS[2]}
   or not may('ZCOUNT', KEYS[6], '0', '0') and {'ZCOUNT', KEYS[6]}
   or not may('ZREMRANGEBYRANK', KEYS[6], '0', '0') and {'ZREMRANGEBYRANK', KEYS[6]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script enqueue may need; nothing was changed') end end
-local bodies, metas, members, no_body, no_meta, taken, opened, replaced, planned, remember, refused = {}, {}, {}, {}, {}, {}, {}, {}, {}, token ~= '' and {ends, SEP .. token} or {}, nil
+local bodies, metas, members = {}, {}, {} -- to be written
+local no_body, no_meta = {}, {} -- sets of IDs that have none
+local remember = token ~= '' and {ends, SEP .. token} or {} -- to be written into seen
+local refused = nil -- remember, once a message was refused
+local taken, opened, replaced, planned = {}, {}, {}, {}
 local RETRY_MEMBER = SEP .. '%d+%-%d+$' -- a retry in an import
 local function take(n, id, body, fields, dedup)
   local old
@@ -419,17 +463,24 @@ local function take(n, id, body, fields, dedup)
     if not may_replace(dedup, at[n], old, opened[id] or windows[n] and tonumber(windows[n]) > now) then return 0 end
     if old and not planned[id] then note_place(k, meta, scheduled[n], id) end
     dedup = ''
-  elseif dedup ~= '' and (scheduled[n] and not replaced[id] or taken[id] or (windows[n] and tonumber(windows[n]) > now)) then return 0 end
+  elseif dedup ~= '' then
+    if scheduled[n] and not replaced[id] or taken[id] then return 0 end
+    if windows[n] and tonumber(windows[n]) > now then return 0 end
+  end
   local added = direct and at[n] <= now and ready(stream, id, text[n], body, fields, now)
   if added == nil then return -1 end
   replaced[id] = added and (dedup == '' or replaced[id]) or nil
   local window = dedup ~= '' and dedup ~= '0'
-  if compared then opened[id], taken[id] = opened[id] or window, opened[id] or window or not added end -- the ID may come again in this call
+  if compared then -- the ID may come again in this call
+    opened[id] = opened[id] or window
+    taken[id] = opened[id] or not added
+  end
   if replacing then planned[id] = not added and at[n] or nil end
   if window then add_pair(remember, digits(now + tonumber(dedup)), id) end
   if added then return 2, added end
   add_pair(members, text[n], id)
-  no_body[id], no_meta[id] = body == '' or nil, fields == '' and (has_meta or #metas > 0) or nil -- the last one of this call counts
+  no_body[id] = body == '' or nil -- the last message of this call with the ID counts
+  no_meta[id] = fields == '' and (has_meta or #metas > 0) or nil
   if body ~= '' then add_pair(bodies, id, body) end
   if fields ~= '' then
     add_pair(metas, id, fields)

@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -30,7 +33,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -40,10 +44,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -83,12 +91,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -99,7 +113,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -115,13 +130,15 @@ local function is_call(token, token_ms)
 end
 local function main()
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local token, done, token_ms, described, args = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV
+local token, done, token_ms, described = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local args = ARGV
 local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local parses = #args >= 6 and #args % 2 == 0
 for first = 5, #args, 1000 do
-  parses = parses and not string.find(table.concat(args, '', first, math.min(first + 999, #args)), SEP, 1, true) -- such an ID could overwrite a retry
+  local ids = table.concat(args, '', first, math.min(first + 999, #args))
+  if string.find(ids, SEP, 1, true) then parses = false end -- such an ID could overwrite a retry
 end
 if not parses then return redis.error_reply('ERR IDs do not parse') end
 local function take_back()
@@ -132,25 +149,30 @@ local function take_back()
   in_chunks('HDEL', payload, ids)
   in_chunks('HDEL', meta, ids)
 end
-local now, mark = now_ms(), token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
+local now = now_ms()
+local mark = token ~= '' and redis.call('ZSCORE', seen, SEP .. token)
 if mark then
   take_back()
   return {3, tonumber(mark) - token_ms}
 end
-local written = true -- all of it: a sweep for orphans may have deleted a part, if the caller stopped for minutes before this call
+local written = true
 for i = 6, #args, 2 do written = written and redis.call('HEXISTS', payload, args[i]) == 1 end
-for id in string.gmatch(described, '[^' .. SEP .. ']+') do written = written and redis.call('HEXISTS', meta, id) == 1 end
+for id in string.gmatch(described, '[^' .. SEP .. ']+') do
+  written = written and redis.call('HEXISTS', meta, id) == 1
+end
 if not written then
   take_back()
   return redis.error_reply('ERR a payload or meta is not there')
 end
-local last, text, earliest = nil, nil, math.huge
+local last, text = nil, nil
+local earliest = math.huge
 for i = 5, #args, 2 do
   if args[i] ~= last then -- most messages of a call have the same delay
     last = args[i]
     if not is_time(last) then return redis.error_reply('ERR when does not parse') end
     local at = due_at(last, now)
-    text, earliest = digits(at), math.min(earliest, at)
+    text = digits(at)
+    earliest = math.min(earliest, at)
   end
   args[i] = text
 end

@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local function digits(n)
@@ -34,7 +38,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -44,10 +49,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -98,12 +107,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -118,7 +133,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -141,7 +157,7 @@ end
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -227,13 +243,17 @@ local lacks = may and (not may('XDEL', KEYS[3], '0') and {'XDEL', KEYS[3]}
   or not may('HSET', KEYS[2], '0', '0') and {'HSET', KEYS[2]}
   or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script expire may need; nothing was changed') end end
-local due, meta, wake, policy, history, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
+local policy, history, turns = KEYS[4], KEYS[5], KEYS[6]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others
-local before, now, read, changed = head(due), now_ms(), 0, false
-local stamp, has_meta = digits(now), redis.call('EXISTS', meta) == 1
+local before = head(due)
+local now = now_ms()
+local stamp = digits(now)
+local has_meta = redis.call('EXISTS', meta) == 1
+local read, changed = 0, false
 local k = {turns = turns, places = {}}
 local function expire(member)
   local score = redis.call('ZSCORE', due, member)
@@ -245,7 +265,8 @@ local function expire(member)
     local values, known = entry_values(member, '', text, '0')
     fields = values and known
   end
-  local is_due, expired = number_of(score) <= now, not fields or has_expired(fields, now)
+  local is_due = number_of(score) <= now
+  local expired = not fields or has_expired(fields, now)
   if is_due and expired then return 2 end
   if not expired then
     fields['expires_ms'] = stamp
@@ -257,7 +278,10 @@ local function expire(member)
   if not is_due then redis.call('ZADD', due, 'XX', stamp, member) end
   if turns and fields then k.places[#k.places + 1] = place_of(fields['key'], score, member) end
   changed = true
-  if story then note_member(story, 'rescheduled', member, ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '","reason":"expired"}') end
+  if story then
+    local times = ',"due_ms":"' .. stamp .. '","was_ms":"' .. due_of(score) .. '"'
+    note_member(story, 'rescheduled', member, times .. ',"reason":"expired"}')
+  end
   return 1
 end
 local reply = {}

@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local function digits(n)
@@ -29,7 +33,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -39,10 +44,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -195,7 +204,8 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -223,7 +233,7 @@ local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[
 local cursor, rank, limit, place = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
-local groups, bytes, entries, key_of, held = groups_of(stream), 0, {}, {}, {}
+local groups = groups_of(stream)
 redis.call('ZREM', turns, '') -- removes nothing; after this write a full server accepts the others
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('ZCOUNT', KEYS[2], '0', '0') and {'ZCOUNT', KEYS[2]}
@@ -236,6 +246,9 @@ local lacks = may and (not may('ZCOUNT', KEYS[2], '0', '0') and {'ZCOUNT', KEYS[
   or not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
   or not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[1]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script pass_turns may need; nothing was changed') end end
+local bytes = 0
+local entries, key_of = {}, {} -- entries that hold a key, and their keys
+local held = {} -- pairs of a key and the entry or retry that held it
 local function is_there(entry)
   local found = redis.pcall('XRANGE', stream, entry, entry)
   bytes = bytes + bytes_of(not found.err and found[1] and found[1][2])
@@ -248,7 +261,10 @@ local most_entries = room(groups)
 local function look(key, by)
   local is_entry = string.find(by, '^%d+%-%d+$')
   if is_entry and is_there(by) then
-    if #entries < most_entries then entries[#entries + 1], key_of[by] = by, key end
+    if #entries < most_entries then
+      entries[#entries + 1] = by
+      key_of[by] = key
+    end
   elseif is_entry or not redis.call('ZSCORE', due, by) then
     add_pair(held, key, by)
   end
@@ -257,33 +273,62 @@ local looked, before_all = 0, cursor
 while looked < limit and bytes < MOST_BYTES and #entries < most_entries do
   local first = redis.call('ZRANGEBYLEX', turns, cursor == '' and '-' or '(' .. cursor .. ' ', '+', 'LIMIT', 0, 1)[1]
   bytes = bytes + (first and #first or 0)
-  looked, cursor = looked + 1, first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
+  looked = looked + 1
+  cursor = first and string.match(first, '^([^' .. SEP .. ']+)' .. SEP) or ''
   if not first then break end
-  local busy = cursor == '' and {} or redis.call('ZRANGEBYLEX', turns, '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy ', 'LIMIT', 0, 100)
-  for _, one in ipairs(busy) do if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end end -- the other holders when these are gone
-  if #busy == 0 and string.sub(first, #cursor + 1, #cursor + 6) ~= SEP .. 'wait' .. SEP then redis.call('ZREM', turns, first) end -- added by another client
-  if #busy == 0 and cursor ~= '' then add_pair(held, cursor, '') end
+  local busy = {} -- the first 100 holders; the others when these are gone
+  if cursor ~= '' then
+    local from, to = '[' .. in_flight(cursor, ''), '(' .. cursor .. SEP .. 'busy '
+    busy = redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 100)
+  end
+  for _, one in ipairs(busy) do
+    if bytes < MOST_BYTES then look(cursor, string.sub(one, #cursor + 7)) end
+  end
+  if #busy == 0 then
+    local waits = string.sub(first, #cursor + 1, #cursor + 6) == SEP .. 'wait' .. SEP
+    if not waits then redis.call('ZREM', turns, first) end -- added by another client
+    if cursor ~= '' then add_pair(held, cursor, '') end
+  end
 end
-for _, entry in ipairs(#entries > 0 and #groups > 0 and delete_unneeded(stream, groups, entries, span(entries)) or {}) do add_pair(held, key_of[entry], entry) end
-local before, soonest, freed, moved = head(due), nil, 0, 0
+if #entries > 0 and #groups > 0 then
+  local gone = delete_unneeded(stream, groups, entries, span(entries))
+  for _, entry in ipairs(gone) do add_pair(held, key_of[entry], entry) end
+end
+local before, soonest = head(due), nil
+local freed, moved = 0, 0
 for i = 1, #held, 2 do
   if held[i + 1] ~= '' then freed = freed + 1 end
   redis.call('ZREM', turns, in_flight(held[i], held[i + 1]))
   local at, more = hand_over(due, turns, held[i])
-  for _ = 2, more and 10 or 1 do if more then at, more = hand_over(due, turns, held[i]) end end
-  if at then soonest, moved = earlier(soonest, at), moved + 1 end
-  if more then freed, cursor = freed + 1, before_all == '' and SEP or before_all break end -- it passed over many cancelled ones, and others remain
+  local tries = 1
+  while more and tries < 10 do
+    at, more = hand_over(due, turns, held[i])
+    tries = tries + 1
+  end
+  if at then
+    soonest = earlier(soonest, at)
+    moved = moved + 1
+  end
+  if more then -- it passed over many cancelled ones, and others remain: the next call begins where this one did
+    freed = freed + 1
+    cursor = before_all == '' and SEP or before_all
+    break
+  end
 end
-local start, last = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank, rank + limit
+local start = redis.call('ZCOUNT', due, '-inf', '(' .. digits(PARKED)) + rank
+local last = rank + limit
 repeat
   local one = redis.call('ZRANGE', due, start, start, 'WITHSCORES')
   local at = one[1] and parked_due(one[2])
   local fields = at and redis.call('HGET', meta, one[1])
   local key = fields and key_in(fields)
-  bytes, start, rank = bytes + (one[1] and #one[1] or 0) + (fields and #fields or 0), start + 1, at and rank + 1 or 0
+  bytes = bytes + (one[1] and #one[1] or 0) + (fields and #fields or 0)
+  start = start + 1
+  rank = at and rank + 1 or 0
   if at and (key and not redis.call('ZSCORE', turns, in_line(key, at, one[1])) or not key and at < 1e15) then
     redis.call('ZADD', due, 'XX', digits(at), one[1])
-    soonest, moved = earlier(soonest, at), moved + 1
+    soonest = earlier(soonest, at)
+    moved = moved + 1
   end
 until not at or rank >= last or bytes >= MOST_BYTES
 wake_if_earlier(wake, before, soonest)

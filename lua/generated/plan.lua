@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local GONE = 'gone'
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -22,7 +25,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -32,10 +36,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -78,12 +86,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -94,7 +108,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -105,14 +120,20 @@ end
 local function plan_of(text)
   local version, times, spans, used, recent = string.match(text or '', '^(%w+) (%w+) (%d+%-%d[%d,-]*) (%d+) ([^ ]*)$')
   local plan = {version = version, times = times, spans = {}, used = tonumber(used), recent = {}}
-  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)} end
+  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do
+    plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)}
+  end
   for one in string.gmatch(recent or '', '[^,]+') do plan.recent[#plan.recent + 1] = one end
   return plan
 end
 local function plan_text(plan)
-  local first, spans = math.max(1, #plan.recent - 199), {} -- older ones are ordinary messages by now
-  for i = math.max(1, #plan.spans - 7), #plan.spans do spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to) end
-  return plan.version .. ' ' .. plan.times .. ' ' .. table.concat(spans, ',') .. ' ' .. digits(plan.used) .. ' ' .. table.concat(plan.recent, ',', first)
+  local spans = {}
+  for i = math.max(1, #plan.spans - 7), #plan.spans do
+    spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to)
+  end
+  local first = math.max(1, #plan.recent - 199) -- older ones are ordinary messages by now
+  local recent = table.concat(plan.recent, ',', first)
+  return table.concat({plan.version, plan.times, table.concat(spans, ','), digits(plan.used), recent}, ' ')
 end
 local function time_of(one)
   return string.find(one, '^%d+$') and tonumber(one) or 0
@@ -120,25 +141,33 @@ end
 local function forget_left(due, name, plan)
   local kept, left = {}, nil
   for _, one in ipairs(plan.recent) do
-    if redis.call('ZSCORE', due, name .. '@' .. one) or time_of(one) > plan.spans[#plan.spans].to then kept[#kept + 1] = one else left = one end
+    if redis.call('ZSCORE', due, name .. '@' .. one) or time_of(one) > plan.spans[#plan.spans].to then
+      kept[#kept + 1] = one
+    else
+      left = one
+    end
   end
   if left then table.insert(kept, 1, left) end
   plan.recent = kept
 end
 local function main()
-local recurring, planned, due, payload, meta, wake, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local name, before, spans, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
-local known, plan, args = redis.call('HGET', planned, name) or '', plan_of(before), ARGV
+local args = ARGV
+local known = redis.call('HGET', planned, name) or ''
+local plan = plan_of(before)
 plan.spans = plan_of('v t ' .. spans .. ' 0 ').spans
 local parses = plan.version and plan.spans[1] and #args % 2 == 1 and #args <= 205 and #spans <= 248
 for i = 6, #args do parses = parses and string.find(args[i], '^%d+$') and #args[i] <= 15 end
 if not parses then return redis.error_reply('ERR what is remembered, or a time, does not parse') end
 if known ~= before or redis.call('HEXISTS', recurring, name) == 0 then return {0, known} end
 if #args > 5 then forget_left(due, name, plan) end -- else any of them may be unfinished
-local head_before, soonest, members, bodies, metas = head(due), nil, {}, {}, {}
+local head_before, soonest = head(due), nil
+local members, bodies, metas = {}, {}, {}
 for i = 6, #args, 2 do
   local id = name .. '@' .. args[i]
   if args[i + 1] ~= '0' and not redis.call('ZSCORE', due, id) then

@@ -2,7 +2,7 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -16,7 +16,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -26,10 +27,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -108,7 +113,8 @@ local function note_leases(leases, wake, stream, within, entries, group, now)
 end
 local function main()
 local stream, policy, leases, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local group, consumer, idle, limit, within = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local group, consumer, idle = ARGV[1], ARGV[2], ARGV[3]
+local limit, within = tonumber(ARGV[4]), tonumber(ARGV[5])
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others
 if redis.call('HGET', policy, 'held_workers') == '1' then return {'', 1} end
 do local may = redis.acl_check_cmd
@@ -125,21 +131,26 @@ local lacks = may and (not may('XREADGROUP', 'GROUP', '0', '0', 'STREAMS', KEYS[
   or not may('ZCARD', KEYS[3]) and {'ZCARD', KEYS[3]}
   or not may('ZADD', KEYS[3], '0', '0') and {'ZADD', KEYS[3]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script receive may need; nothing was changed') end end
-local reply, claim, given, bytes = {'', 0}, {stream, group, consumer, 0}, {}, 0
-while #reply - 2 < limit and bytes < MOST_BYTES do
+local reply = {'', 0}
+local claim = {stream, group, consumer, 0}
+local given = {} -- entry IDs
+local bytes = 0
+while #given < limit and bytes < MOST_BYTES do
   local found = redis.call('XREADGROUP', 'GROUP', group, consumer, 'COUNT', 1, 'STREAMS', stream, '>')
   local one = found and found[1] and found[1][2][1]
   if not one then break end
-  reply[#reply + 1], claim[#claim + 1], given[#given + 1] = one, one[1], one[1]
+  reply[#reply + 1] = one
+  claim[#claim + 1] = one[1]
+  given[#given + 1] = one[1]
   bytes = bytes + bytes_of(one[2])
 end
-if #reply - 2 < limit and bytes < MOST_BYTES then
+if #given < limit and bytes < MOST_BYTES then
   for _, one in ipairs(groups_of(stream)) do
     if one.name == group then reply[1] = one.last end
   end
 end
-if #claim > 4 and idle ~= '0' then
-  claim[#claim + 1], claim[#claim + 2], claim[#claim + 3] = 'IDLE', idle, 'JUSTID' -- does not change the delivery counter
+if #given > 0 and idle ~= '0' then
+  for _, word in ipairs({'IDLE', idle, 'JUSTID'}) do claim[#claim + 1] = word end -- the delivery counter stays
   redis.pcall('XCLAIM', unpack(claim))
   if within and within > 0 and leases then note_leases(leases, wake, stream, within, given, group, now_ms()) end
 end

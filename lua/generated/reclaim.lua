@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local STUCK = -1 -- it is still pending, because its dead letter was refused
@@ -53,7 +57,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -63,10 +68,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -122,18 +131,25 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
 end
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -153,7 +169,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -338,7 +355,8 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -372,7 +390,8 @@ local function note_key(k, entry, key)
   if not k.turns or not is_group(key) then return end
   if not k.key_of then
     redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing: a refusal ends the script here
-    k.key_of, k.passes = {}, redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
+    k.key_of = {}
+    k.passes = redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
   end
   k.key_of[entry] = key
 end
@@ -391,13 +410,15 @@ local function part_keyed(k, left)
   return plain
 end
 local function end_turns(k)
-  local groups, left = groups_of(k.stream), k.left
+  local left = k.left
+  local groups = groups_of(k.stream)
   local most = room(groups)
   k.held = {}
   for first = 1, #groups > 0 and #left or 0, most do
     local some = {}
     for i = first, math.min(first + most - 1, #left) do some[#some + 1] = left[i] end
-    for _, entry in ipairs(delete_unneeded(k.stream, groups, some, span(some))) do add_pair(k.held, k.key_of[entry], entry) end
+    local gone = delete_unneeded(k.stream, groups, some, span(some))
+    for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
 end
@@ -771,15 +792,22 @@ local function cancelled_among(pending, entry)
 end
 local function main()
 local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[8], delays = delay_list(ARGV[3]), tails = {}}
-local wake, calm, policy, leases, history, group, consumer = KEYS[6], KEYS[7], KEYS[9], KEYS[10], KEYS[11], ARGV[1], ARGV[4]
-k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, wake
-local min_idle, cursor, limit, max_bytes, shortest = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group) or not read_limits(k, ARGV[2]) and redis.error_reply('ERR max_attempts does not parse')
+local k = {
+  stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5],
+  wake = KEYS[6], turns = KEYS[8], policy = KEYS[9],
+  delays = delay_list(ARGV[3]), tails = {},
+}
+local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
+local group, consumer = ARGV[1], ARGV[4]
+local min_idle, cursor = ARGV[5], ARGV[6]
+local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+k.story = story_of(k.policy, history, ARGV)
+local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
+if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 local now = now_ms()
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
-redis.call('XPENDING', k.stream, group, '-', '+', 1) -- ends here, with nothing written, when there is no such stream or group
+redis.call('XPENDING', k.stream, group, '-', '+', 1) -- without such a stream or group the script ends here
 local before = head(k.due)
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1]}
@@ -808,12 +836,18 @@ local lacks = may and (not may('XPENDING', KEYS[1], '0') and {'XPENDING', KEYS[1
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script reclaim may need; nothing was changed') end end
 local away = shortest > 0 and absences(calm, shortest, now) or {}
 local idle = shortest > 0 and digits(watched_idle(away, tonumber(min_idle), now)) or min_idle
-local count, left, bytes = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}, {}, 0
+local count = {[RETRIED] = 0, [BURIED] = 0, [SKIPPED] = 0, [STUCK] = 0, [LOST] = 0, [CANCELLED] = 0}
+local left = {} -- entries that left the pending list
+local bytes = 0
 local function take(entry, body, within)
   local owner = redis.call('XPENDING', k.stream, group, entry, entry, 1)
   local burnt = owner[1] and math.max(0, owner[1][4] - 2) or 0
   local cancelled = owner[1] and is_cancelled(owner[1][4])
-  local how = {id = '', action = 'retry', reason = 'visibility_timeout', error = 'visibility timeout: not acknowledged within ' .. within .. ' ms', burnt = burnt, crash = true, cancelled = cancelled}
+  local how = {
+    id = '', action = 'retry', reason = 'visibility_timeout',
+    error = 'visibility timeout: not acknowledged within ' .. within .. ' ms',
+    burnt = burnt, crash = true, cancelled = cancelled,
+  }
   local verdicts, failed = carry_out(k, group, {entry}, {plan_exit(k, group, entry, body, how, now)})
   if failed then error(failed) end
   local verdict = verdicts[1]
@@ -827,7 +861,10 @@ end
 local function end_without_body(entry, holders)
   local verdict = CANCELLED
   if cancelled_among(holders, entry) then
-    if k.story then note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, holder(k.story, k.stream, group, entry)) end
+    if k.story then
+      local owner, idle_ms = holder(k.story, k.stream, group, entry)
+      note_values(k.story, 'cancelled', 'entry', entry, {'group', group}, owner, idle_ms)
+    end
   else
     verdict = bury(k, group, entry, lost_body_values(group, entry, '', now), true)
   end
@@ -843,8 +880,9 @@ local function end_lease(entry, within)
   claim(entry, holders, digits(within))
 end
 local function end_leases()
-  local over, done = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES'), false
+  local over = redis.pcall('ZRANGE', leases, 0, limit - 1, 'WITHSCORES')
   if over.err then return false end -- another type: abandoned entries are taken back all the same, but later
+  local done = false
   for i = 1, #over, 2 do
     local ends = number_of(over[i + 1])
     if ends > now then return false end
@@ -867,7 +905,9 @@ local function end_leases()
   return #over >= 2 * limit, done
 end
 local function some_cancelled(holders)
-  for _, one in ipairs(holders) do if is_cancelled(one[4]) then return true end end
+  for _, one in ipairs(holders) do
+    if is_cancelled(one[4]) then return true end
+  end
 end
 local function reclaim_each(holders)
   for i = 1, math.min(#holders, LOOKED_AT) do
@@ -890,8 +930,8 @@ local function reclaim_next(holders)
 end
 local more, done = end_leases()
 for _ = 1, limit do
-  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end -- the server was stopped meanwhile: idle times do not count
-  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1) -- before the claim, which hides the holders and drops deleted entries
+  if shortest > 0 and now_ms() - now > math.max(shortest / 2, 250) then break end
+  local holders = redis.call('XPENDING', k.stream, group, cursor, '+', LOOKED_AT + 1)
   if k.story then k.story.holders = holders end
   cursor = some_cancelled(holders) and reclaim_each(holders) or reclaim_next(holders)
   if cursor == '0-0' or bytes >= max_bytes then break end
@@ -902,8 +942,10 @@ end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
 local notes = tonumber(ARGV[10] or 0) -- older bridges send none
-if notes > 0 then pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) end -- nothing depends on them
-wake_if_earlier(wake, before, k.soonest)
+if notes > 0 then
+  pcall(note_held, calm, leases, k.stream, group, tonumber(min_idle), notes) -- nothing depends on them
+end
+wake_if_earlier(k.wake, before, k.soonest)
 if k.story then pcall(tell, k.story) end
 if more and cursor == '0-0' then cursor = '0-1' end
 return {cursor, count[RETRIED], count[BURIED], count[SKIPPED], count[STUCK], count[CANCELLED], more and done and 1 or 0}

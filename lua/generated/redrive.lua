@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -42,7 +46,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -52,10 +57,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -98,7 +107,8 @@ local function field_list(text)
   local values, at = {}, 1
   while at <= #text do
     local colon = string.find(text, ':', at, true)
-    local length = colon and string.find(string.sub(text, at, colon - 1), '^%d+$') and tonumber(string.sub(text, at, colon - 1))
+    local count = colon and string.sub(text, at, colon - 1)
+    local length = count and string.find(count, '^%d+$') and tonumber(count)
     if not length or colon + length > #text then return nil end
     values[#values + 1] = string.sub(text, colon + 1, colon + length)
     at = colon + length + 1
@@ -107,18 +117,25 @@ local function field_list(text)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
 end
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -132,7 +149,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -175,7 +193,7 @@ end
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -235,7 +253,8 @@ local function entry_values(member, payload, meta, due)
   return values, fields
 end
 local function group_names(stream)
-  local names, reply = {}, redis.pcall('XINFO', 'GROUPS', stream)
+  local names = {}
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then
     if string.find(reply.err, 'no such key', 1, true) then return names end
     return nil, reply.err
@@ -272,7 +291,8 @@ local lacks = may and (not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
   or not may('HSET', KEYS[4], '0', '0') and {'HSET', KEYS[4]}
   or not may('ZADD', KEYS[2], '0', '0') and {'ZADD', KEYS[2]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script redrive may need; nothing was changed') end end
-local dead, due, payload, meta, wake, stream, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local policy, history = KEYS[7], KEYS[8]
 local story = story_of(policy, history, ARGV)
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
@@ -286,8 +306,13 @@ for i = 2, #ARGV, 6 do
 end
 redis.call('XDEL', dead, '0-0') -- removes nothing; after this write a full server accepts the others
 local now = now_ms()
-local before, read, reply = head(due), 0, {}
-local drop = {id = true, payload = true, attempt = true, due_ms = true, group = true, reason = true, dead_ms = true, entry = true, error = true, expires_ms = true, first_due_ms = true, snoozes = true, crashes = true}
+local before = head(due)
+local read = 0
+local drop = {
+  id = true, payload = true, attempt = true, due_ms = true, error = true, expires_ms = true,
+  group = true, reason = true, dead_ms = true, entry = true,
+  first_due_ms = true, snoozes = true, crashes = true,
+}
 local function body_of(letter, edited, given)
   if edited == 'moved' then return string.find(letter, '^%d+%-%d+$') and field_list(given) end
   local found = redis.pcall('XRANGE', dead, letter, letter) -- people type these IDs: an invalid one does not exist
@@ -303,14 +328,16 @@ local function member_of(id, group, letter, edited, bytes)
 end
 local function again(letter, when, edited, new_payload, new_fields, to)
   if read >= MOST_BYTES then return LATER end
-  local body, fields, kept = body_of(letter, edited, new_payload), {}, {}
+  local body = body_of(letter, edited, new_payload)
   if not body then return edited == 'moved' and -2 or 0 end
+  local fields = {}
   for i = 1, #body, 2 do fields[body[i]] = body[i + 1] end
   read = read + bytes_of(body)
   local bytes = edited == '1' and new_payload or fields['payload']
   if not bytes then return -1 end
   local id = fields['id'] or ''
   if id == '' or string.find(id, SEP, 1, true) or not is_utf8(id) then id = letter end
+  local kept = {} -- the meta of the scheduled message
   local fresh = new_fields ~= '' and new_fields or nil
   if fresh then
     local ok, decoded = pcall(cjson.decode, fresh)
@@ -319,21 +346,26 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   end
   if fields['reason'] == 'malformed' then -- unreadable parts are there only as text
     if not fresh and ((fields['meta'] or '') ~= '' or fields['raw']) then return -3 end
-    fields['meta'], fields['raw'] = nil, nil
+    fields['meta'] = nil
+    fields['raw'] = nil
   end
   for name, value in pairs(fields) do
     local replaced = fresh and (string.sub(name, 1, 2) == 'h:' or name == 'max_attempts')
     local own = name_in_message(name) -- the message's name for it; a letter's own field has none
     local clear = is_utf8(value) or not fields['b64:' .. own] -- else one would be written over the other
-    if not drop[name] and not replaced and kept[own] == nil and is_utf8(name) and clear then keep(kept, own, value) end
+    local stays = not drop[name] and not replaced and is_utf8(name)
+    if stays and clear and kept[own] == nil then keep(kept, own, value) end
   end
   if kept['max_attempts'] and not is_count(kept['max_attempts']) then kept['max_attempts'] = nil end
   local group = to ~= '' and to or fields['group'] or ''
   if group ~= '' and not (is_group(group) and (not groups or groups[group])) then return -4 end
-  kept['id'], kept['attempt'], kept['for'] = id, '1', group ~= '' and group or nil
+  kept['id'] = id
+  kept['attempt'] = '1'
+  kept['for'] = group ~= '' and group or nil
   local member, waits = member_of(id, group, letter, edited, bytes)
   if waits then return 1 end
-  local encoded, at = cjson.encode(kept), due_at(when, now)
+  local encoded = cjson.encode(kept)
+  local at = due_at(when, now)
   if not entry_values(member, '', encoded, '0') then return -3 end -- it would die again at once
   if edited ~= 'moved' and redis.call('XDEL', dead, letter) == 0 then return 0 end
   if bytes ~= '' then redis.call('HSET', payload, member, bytes) end
@@ -342,6 +374,7 @@ local function again(letter, when, edited, new_payload, new_fields, to)
   if story then note_values(story, 'redriven', 'letter', letter, {'id', id, 'group', group, 'due_ms', digits(at)}) end
   return 1
 end
+local reply = {}
 for i = 1, #ARGV, 6 do reply[#reply + 1] = again(unpack(ARGV, i, i + 5)) end
 wake_if_earlier(wake, before, head(due))
 if story then pcall(tell, story) end

@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local GONE = 'gone'
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
@@ -22,7 +25,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -32,10 +36,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -67,12 +75,18 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
@@ -83,7 +97,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -94,46 +109,58 @@ end
 local function plan_of(text)
   local version, times, spans, used, recent = string.match(text or '', '^(%w+) (%w+) (%d+%-%d[%d,-]*) (%d+) ([^ ]*)$')
   local plan = {version = version, times = times, spans = {}, used = tonumber(used), recent = {}}
-  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)} end
+  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do
+    plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)}
+  end
   for one in string.gmatch(recent or '', '[^,]+') do plan.recent[#plan.recent + 1] = one end
   return plan
 end
 local function next_revision(planned)
-  local known, now, us = redis.call('HGET', planned, ''), now_ms()
+  local known = redis.call('HGET', planned, '')
+  local now, us = now_ms()
   local n = known and #known <= 16 and string.find(known, '^%d+$') and tonumber(known) or 0
   return digits(math.max(n < 8e15 and n + 1 or 0, now * 1000 + us))
 end
 local function plan_text(plan)
-  local first, spans = math.max(1, #plan.recent - 199), {} -- older ones are ordinary messages by now
-  for i = math.max(1, #plan.spans - 7), #plan.spans do spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to) end
-  return plan.version .. ' ' .. plan.times .. ' ' .. table.concat(spans, ',') .. ' ' .. digits(plan.used) .. ' ' .. table.concat(plan.recent, ',', first)
+  local spans = {}
+  for i = math.max(1, #plan.spans - 7), #plan.spans do
+    spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to)
+  end
+  local first = math.max(1, #plan.recent - 199) -- older ones are ordinary messages by now
+  local recent = table.concat(plan.recent, ',', first)
+  return table.concat({plan.version, plan.times, table.concat(spans, ','), digits(plan.used), recent}, ' ')
 end
 local function time_of(one)
   return string.find(one, '^%d+$') and tonumber(one) or 0
 end
 local function split_plan(due, payload, meta, name, plan, from)
-  local found, back, taken, stay, spans, n, freed = {}, {}, {}, {}, {}, #plan.spans, 0
+  local found = {} -- those that may be taken back
   for _, one in ipairs(plan.recent) do
     local at, id = time_of(one), name .. '@' .. one
     local score = redis.call('ZSCORE', due, id)
     if score and at > from and number_of(score) > from then found[#found + 1] = {one = one, at = at, id = id} end
   end
   table.sort(found, function(a, b) return a.at > b.at end)
+  local back, taken, freed = {}, {}, 0
   for i, f in ipairs(found) do
     if freed >= 16 * MOST_BYTES then break end
     freed = freed + #f.id + redis.call('HSTRLEN', payload, f.id) + redis.call('HSTRLEN', meta, f.id)
-    back[i], taken[f.one] = f.id, true
+    back[i] = f.id
+    taken[f.one] = true
     for _, span in ipairs(plan.spans) do
       if f.at > span.from and f.at <= span.to then span.to = f.at - 1 end
     end
   end
+  local stay, spans = {}, {}
   for _, one in ipairs(plan.recent) do
     if not taken[one] then stay[#stay + 1] = one end
   end
   for i, span in ipairs(plan.spans) do
-    if span.from < span.to or i == n then spans[#spans + 1] = span end
+    if span.from < span.to or i == #plan.spans then spans[#spans + 1] = span end
   end
-  plan.recent, plan.spans, plan.used = stay, spans, math.max(0, plan.used - #back)
+  plan.recent = stay
+  plan.spans = spans
+  plan.used = math.max(0, plan.used - #back)
   return back, #back < #found
 end
 local function take_back(due, payload, meta, ids, story)
@@ -143,18 +170,24 @@ local function take_back(due, payload, meta, ids, story)
   in_chunks('HDEL', meta, ids)
 end
 local function main()
-local recurring, planned, due, payload, meta, policy, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV)
 local name, gone, remember = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
 if name == '' then return redis.error_reply('ERR name does not parse') end
 if gone and redis.call('HEXISTS', recurring, name) == 1 then return {0, 0} end -- it was added again
-local plan, back, more, revision = plan_of(redis.call('HGET', planned, name)), {}, false, next_revision(planned)
+local plan = plan_of(redis.call('HGET', planned, name))
+local revision = next_revision(planned)
+local back, more = {}, false
 if plan.version then back, more = split_plan(due, payload, meta, name, plan, 0) end
 local keep = not more and plan.version and plan.recent[1] and (remember or plan.version == GONE and not gone)
-if keep then plan.version, plan.times = GONE, GONE end
-local function is_alone(key, ...) -- whether a hash has no other fields
+if keep then
+  plan.version = GONE
+  plan.times = GONE
+end
+local function is_alone(key, ...)
   local n = redis.call('HLEN', key)
   for _, field in ipairs({...}) do n = n - redis.call('HEXISTS', key, field) end
   return n == 0
@@ -170,9 +203,13 @@ local lacks = may and (not may('HDEL', KEYS[1], '0') and {'HDEL', KEYS[1]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script remove_recurrence may need; nothing was changed') end end
 local removed = more and LATER or redis.call('HDEL', recurring, name)
 take_back(due, payload, meta, back, story)
-if more or keep then redis.call('HSET', planned, name, plan_text(plan), '', revision)
-elseif last then redis.call('HDEL', planned, name, '') -- nobody needs revisions any more
-elseif redis.call('HDEL', planned, name) + removed > 0 then redis.call('HSET', planned, '', revision) end
+if more or keep then
+  redis.call('HSET', planned, name, plan_text(plan), '', revision)
+elseif last then
+  redis.call('HDEL', planned, name, '') -- nobody needs revisions any more
+elseif redis.call('HDEL', planned, name) + removed > 0 then
+  redis.call('HSET', planned, '', revision)
+end
 if story then pcall(tell, story) end
 return {removed, #back}
 end

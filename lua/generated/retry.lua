@@ -2,12 +2,15 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local MAX_TOLD_BYTES = 1024 -- of a value
 local MOST_TOLD = 16 -- changes in one entry of the history
 local DEFAULT_HISTORY_MS = '86400000'
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 local MAX_FIELDS = 1000
 local MAX_FIELD_BYTES = 65536
 local MAX_META_BYTES = 524288
@@ -18,7 +21,8 @@ local utf8_sequences = {
   '[\241-\243][\128-\191][\128-\191][\128-\191]', '\244[\128-\143][\128-\191][\128-\191]',
 }
 local b64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 local LETTERS_OWN = {'group', 'entry', 'reason', 'dead_ms', 'meta', 'raw'}
 local MOST_PASSED = 100 -- places without a waiting message
 local STUCK = -1 -- it is still pending, because its dead letter was refused
@@ -53,7 +57,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -63,10 +68,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -122,18 +131,25 @@ local function add_pair(list, a, b)
 end
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 local function told_text(s)
   return quoted(#s > MAX_TOLD_BYTES and string.sub(s, 1, MAX_TOLD_BYTES) or s)
 end
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -153,7 +169,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds
@@ -338,7 +355,8 @@ end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -372,7 +390,8 @@ local function note_key(k, entry, key)
   if not k.turns or not is_group(key) then return end
   if not k.key_of then
     redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing: a refusal ends the script here
-    k.key_of, k.passes = {}, redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
+    k.key_of = {}
+    k.passes = redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
   end
   k.key_of[entry] = key
 end
@@ -391,13 +410,15 @@ local function part_keyed(k, left)
   return plain
 end
 local function end_turns(k)
-  local groups, left = groups_of(k.stream), k.left
+  local left = k.left
+  local groups = groups_of(k.stream)
   local most = room(groups)
   k.held = {}
   for first = 1, #groups > 0 and #left or 0, most do
     local some = {}
     for i = first, math.min(first + most - 1, #left) do some[#some + 1] = left[i] end
-    for _, entry in ipairs(delete_unneeded(k.stream, groups, some, span(some))) do add_pair(k.held, k.key_of[entry], entry) end
+    local gone = delete_unneeded(k.stream, groups, some, span(some))
+    for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
 end
@@ -710,23 +731,34 @@ local function pending_of(stream, group, entry)
   return pending
 end
 local function main()
-local k = {stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5], turns = KEYS[7], delays = delay_list(ARGV[3]), tails = {}}
-local policy, history = KEYS[8], KEYS[9]
-k.story, k.policy, k.wake = story_of(policy, history, ARGV), policy, KEYS[6]
-local wake, group = KEYS[6], ARGV[1]
+local k = {
+  stream = KEYS[1], due = KEYS[2], payload = KEYS[3], meta = KEYS[4], dead = KEYS[5],
+  wake = KEYS[6], turns = KEYS[7], policy = KEYS[8],
+  delays = delay_list(ARGV[3]), tails = {},
+}
+local history, group = KEYS[9], ARGV[1]
+k.story = story_of(k.policy, history, ARGV)
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
-local args, entries, plans, traces = ARGV, {}, {}, {}
+local args = ARGV
+local entries, traces = {}, {}
 local actions = {retry = true, [''] = true, dead = true, release = true, snooze = true, cancel = true}
+local without_delay = {dead = true, release = true, cancel = true}
 for i = 4, #args, 6 do
   entries[#entries + 1] = args[i]
   if not actions[args[i + 2]] then
     local action, trace = string.match(args[i + 2], '^(%a*) (%x%x%-%x+%-%x+%-%x%x)$')
-    if not actions[action or 0] or #trace ~= 55 then return redis.error_reply('ERR action is none of retry, dead, release, snooze, cancel: ' .. args[i + 2]) end
-    args[i + 2], traces[#entries] = action, trace
+    if not actions[action or 0] or #trace ~= 55 then
+      return redis.error_reply('ERR action is none of retry, dead, release, snooze, cancel: ' .. args[i + 2])
+    end
+    args[i + 2] = action
+    traces[#entries] = trace
   end
-  local own = args[i + 3] ~= '' or args[i + 2] == 'dead' or args[i + 2] == 'release' or args[i + 2] == 'cancel'
-  if string.find(args[i + 3], '[^0-9]') or not own and (#k.delays == 0 or args[i + 2] == 'snooze') then return redis.error_reply('ERR delay, or delays, does not parse: ' .. args[i + 3]) end
+  local action, delay = args[i + 2], args[i + 3]
+  local needs_delay = delay == '' and not without_delay[action]
+  if string.find(delay, '[^0-9]') or needs_delay and (#k.delays == 0 or action == 'snooze') then
+    return redis.error_reply('ERR delay, or delays, does not parse: ' .. delay)
+  end
 end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end
 redis.call('XACK', k.stream, group, '0-0') -- removes nothing; after this write a full server accepts the others
@@ -749,9 +781,13 @@ local lacks = may and (not may('ZRANGE', KEYS[2], '0', '0') and {'ZRANGE', KEYS[
   or not may('HSET', KEYS[4], '0', '0') and {'HSET', KEYS[4]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script retry may need; nothing was changed') end end
 local bodies, read = bodies_of(k.stream, entries)
+local plans = {}
 for n = 1, read do
   local i, entry = 6 * n - 2, entries[n]
-  local how = {id = args[i + 1], action = args[i + 2], trace = traces[n], delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5]}
+  local how = {
+    id = args[i + 1], action = args[i + 2], trace = traces[n],
+    delay = tonumber(args[i + 3]), reason = args[i + 4], error = args[i + 5],
+  }
   how.cancelled = how.action == 'cancel' or cancelled_among(pending_of(k.stream, group, entry), entry)
   plans[n] = plan_exit(k, group, entry, bodies[entry], how, now)
 end
@@ -762,7 +798,7 @@ for n, verdict in ipairs(verdicts) do
 end
 free(k.stream, part_keyed(k, left))
 if k.left then pcall(end_turns, k) end
-wake_if_earlier(wake, before, k.soonest)
+wake_if_earlier(k.wake, before, k.soonest)
 for n = read + 1, #entries do verdicts[n] = LATER end
 if k.story then pcall(tell, k.story) end
 return failed or verdicts

@@ -2,7 +2,7 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -16,7 +16,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -26,10 +27,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -91,9 +96,12 @@ local function is_held(stream)
   return false, #reply
 end
 local function main()
-local now, held, bytes, groups_left = now_ms(), ARGV[1] == '1', 0, 5000
+local now = now_ms()
+local held = ARGV[1] == '1'
+local bytes, groups_left = 0, 5000
 local function name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
-  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset', policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
+  return wrong_type({due, 'zset', payload, 'hash', meta, 'hash', stream, 'stream', wake, 'stream', seen, 'zset',
+    policy, 'hash', calm, 'hash', recurring, 'hash', turns, 'zset', planned, 'hash', leases, 'zset'})
 end
 local function asked(bad, reply)
   if type(reply) == 'table' then bad[1] = reply end
@@ -104,9 +112,11 @@ local function schedule(bad, due, payload, meta, seen, policy, calm, leases)
   local members, wait, overdue = redis.call('ZCARD', due), -1, 0
   bytes = bytes + size
   if first and first < 1e15 and asked(bad, redis.pcall('HGET', policy, 'held')) ~= '1' then
-    wait, overdue = math.max(0, math.ceil(first) - now), math.max(0, now - math.ceil(math.max(0, first)))
+    wait = math.max(0, math.ceil(first) - now)
+    overdue = math.max(0, now - math.ceil(math.max(0, first)))
   end
-  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm)) + asked(bad, redis.pcall('ZCARD', leases))
+  local left = asked(bad, redis.pcall('ZCARD', seen)) + asked(bad, redis.pcall('HLEN', calm))
+  left = left + asked(bad, redis.pcall('ZCARD', leases))
   local untidy = left > 0 and 1 or 0
   local payloads, metas = redis.call('HLEN', payload), redis.call('HLEN', meta)
   return wait, overdue, math.max(payloads, metas) > members and 2 or untidy, payloads + metas
@@ -130,23 +140,41 @@ local function entries(stream)
   return is and 1 or 0, ''
 end
 local function look(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
-  local bad, ok, keyed, recurs, wait, overdue, untidy, bodies = {}, true, 0, 0, -1, 0, 0, 0
+  local bad = {}
+  local ok, wait, overdue, untidy, bodies = true, -1, 0, 0, 0
+  local keyed, recurs = 0, 0
   if redis.call('EXISTS', due, payload, meta, seen, calm, recurring, turns, planned, leases) > 0 then
     recurs = asked(bad, redis.pcall('HLEN', recurring)) + asked(bad, redis.pcall('HLEN', planned)) + (bad[1] and 1 or 0)
     keyed = asked(bad, redis.pcall('ZCARD', turns))
     ok, wait, overdue, untidy, bodies = pcall(schedule, bad, due, payload, meta, seen, policy, calm, leases)
-    if not ok then bad[1], overdue, untidy, bodies = wait, 0, 0, 0 end
+    if not ok then
+      bad[1] = wait
+      overdue, untidy, bodies = 0, 0, 0
+    end
   end
   local token = redis.pcall('XREVRANGE', wake, '+', '-', 'COUNT', 1)
-  bytes, token = bytes + bytes_of(token[1] and token[1][2]), token.err and asked(bad, token) and {} or token
+  if token.err then
+    bad[1] = token
+    token = {}
+  end
+  bytes = bytes + bytes_of(token[1] and token[1][2])
   local fine, busy, standing = pcall(entries, stream)
-  if not fine then bad[1], busy, standing = busy, 0, '' end
-  local wrong = bad[1] and (name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases) or {err = error_of(bad[1])}).err
-  return ok and fine and wait or -2, overdue, wrong or token[1] and token[1][1] or '0-0', busy + (keyed > 0 and 2 or 0), untidy, standing, bodies, recurs
+  if not fine then
+    bad[1] = busy
+    busy, standing = 0, ''
+  end
+  local newest = token[1] and token[1][1] or '0-0'
+  if bad[1] then -- the error takes the place of the token
+    local wrong = name_wrong(due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases)
+    newest = wrong and wrong.err or error_of(bad[1])
+  end
+  if keyed > 0 then busy = busy + 2 end
+  return ok and fine and wait or -2, overdue, newest, busy, untidy, standing, bodies, recurs
 end
 local keys, reply = KEYS, {}
 for i = 1, #keys, 12 do
-  local row = bytes < MOST_BYTES and groups_left > 0 and {look(unpack(keys, i, i + 11))} or {LATER, 0, '', 0, 0, '', 0, 0}
+  local row = {LATER, 0, '', 0, 0, '', 0, 0}
+  if bytes < MOST_BYTES and groups_left > 0 then row = {look(unpack(keys, i, i + 11))} end
   for _, value in ipairs(row) do reply[#reply + 1] = value end
 end
 return reply

@@ -2,7 +2,7 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local function digits(n)
   return string.format(n % 1 == 0 and n > -1e15 and n < 1e15 and '%d' or '%.0f', n)
 end
@@ -16,7 +16,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -26,10 +27,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -198,17 +203,22 @@ local lacks = may and (not may('XRANGE', KEYS[1], '0', '0') and {'XRANGE', KEYS[
   or KEYS[4] and not may('ZCARD', KEYS[4]) and {'ZCARD', KEYS[4]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script trim may need; nothing was changed') end end
 local is_zset, ended = pcall(forget_ended, seen, now_ms(), limit)
-if not is_zset and not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end -- such a key stops no entry from being freed
-if not is_zset then ended = 0 end
-local groups, pending = groups_of(stream), 0
+if not is_zset then -- a key of another type stops no entry from being freed
+  if not string.find(error_of(ended), 'WRONGTYPE', 1, true) then error(ended) end
+  ended = 0
+end
+local groups = groups_of(stream)
+local pending = 0
 for _, group in ipairs(groups) do pending = pending + group.pending end
 local forgotten = leases and tidy_leases(pending) or 0
 if #groups == 0 then return {0, '0-0', 0, ended, has_turns, forgotten} end
 local bound, delivered = bounds(stream, groups)
 local freed = trim_below(stream, bound, limit)
 if freed > 0 then return {freed, cursor, #groups, ended, has_turns, forgotten} end
-local from, ids, bytes, most = cursor, {}, 0, math.min(limit, room(groups))
+local from = cursor
 if less(from, bound) then from = bound end
+local ids, bytes = {}, 0
+local most = math.min(limit, room(groups))
 while #ids < most and bytes < max_bytes and not less(delivered, from) do
   local one = redis.call('XRANGE', stream, from, delivered, 'COUNT', 1)[1]
   if not one then from = '0-0' break end

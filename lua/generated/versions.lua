@@ -2,7 +2,7 @@
 local SEP = '\31'
 local MOST_BYTES = 1048576
 local LATER = -9 -- the answer per message for the rest
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+local PARKED = 4e15
 local VERSION = SEP .. 'version ' -- begins a version, and tells it from an ID among arguments
 local MOST_COMPARED = 524288 -- bytes of meta; a message with more is malformed
 local function digits(n)
@@ -13,7 +13,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -23,10 +24,14 @@ local function error_of(failure)
 end
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -45,7 +50,8 @@ local function version_of(due, payload, meta, id)
   local length = redis.call('HSTRLEN', meta, id)
   local fields = length > 0 and length <= MOST_COMPARED and redis.call('HGET', meta, id) or ''
   local at = digits(parked_due(score) or number_of(score))
-  return VERSION .. at .. ' ' .. redis.call('HSTRLEN', payload, id) .. ' ' .. length .. ' ' .. redis.sha1hex(fields), #fields
+  local body = redis.call('HSTRLEN', payload, id)
+  return VERSION .. at .. ' ' .. body .. ' ' .. length .. ' ' .. redis.sha1hex(fields), #fields
 end
 local function main()
 local due, payload, meta = KEYS[1], KEYS[2], KEYS[3]

@@ -42,7 +42,8 @@ local function wrong_type(want)
     local got = want[i] and redis.call('TYPE', want[i]) or 'none' -- nil: an older caller of a function gives fewer keys
     got = got['ok'] or got
     if got ~= want[i + 1] and got ~= 'none' then
-      return redis.error_reply('WRONGTYPE key ' .. want[i] .. ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs')
+      local is = ' holds a ' .. got .. ' where a ' .. want[i + 1] .. ' belongs'
+      return redis.error_reply('WRONGTYPE key ' .. want[i] .. is)
     end
   end
   return nil
@@ -56,13 +57,17 @@ end
 -- Whether a command was refused because the caller lacks the permission. Each server has its own words for that.
 local function is_denied(failure)
   local text = error_of(failure)
-  return string.find(text, 'NOPERM', 1, true) or string.find(text, 'ACL failure', 1, true) or string.find(text, 'user executing the script can', 1, true)
+  for _, words in ipairs({'NOPERM', 'ACL failure', 'user executing the script can'}) do
+    if string.find(text, words, 1, true) then return true end
+  end
+  return false
 end
 
 -- The error reply of a script that a failed command has ended. After a WRONGTYPE it names the key of want that has
 -- another type.
 local function naming_key(failure, want)
-  local text, asked, bad = error_of(failure), false, nil
+  local text = error_of(failure)
+  local asked, bad = false, nil
   if string.find(text, 'WRONGTYPE', 1, true) then asked, bad = pcall(wrong_type, want) end
   if asked and bad then text = bad.err end
   if not string.find(text, '^%u+ ') then return redis.error_reply('ERR ' .. text) end -- an error of Lua
@@ -75,7 +80,8 @@ local function number_of(score)
   return tonumber(score) or (string.find(score, '^-') and 0 or math.huge)
 end
 
-local PARKED = 4e15 -- added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due
+-- Added to the due time of a message that waits for its key: it stays a member of the schedule, and is not due.
+local PARKED = 4e15
 
 -- The due time of a member that waits for its key; nil when it does not.
 local function parked_due(score)
@@ -157,7 +163,8 @@ local function field_list(text)
   local values, at = {}, 1
   while at <= #text do
     local colon = string.find(text, ':', at, true)
-    local length = colon and string.find(string.sub(text, at, colon - 1), '^%d+$') and tonumber(string.sub(text, at, colon - 1))
+    local count = colon and string.sub(text, at, colon - 1)
+    local length = count and string.find(count, '^%d+$') and tonumber(count)
     if not length or colon + length > #text then return nil end
     values[#values + 1] = string.sub(text, colon + 1, colon + length)
     at = colon + length + 1

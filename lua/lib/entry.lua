@@ -66,7 +66,8 @@ end
 local function add_meta(values, meta)
   if #meta > MAX_META_BYTES then return nil, 'meta is larger than 512 KiB' end
   if not is_utf8(meta) then return nil, 'meta is not UTF-8' end
-  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end -- the decoder would stop there without an error
+  -- The decoder would stop there without an error.
+  if string.find(meta, '\0', 1, true) then return nil, 'meta holds a NUL byte' end
   local ok, fields = pcall(cjson.decode, meta)
   if not ok or type(fields) ~= 'table' or not string.find(meta, '^%s*{') then
     return nil, 'meta is not a JSON object'
@@ -94,7 +95,8 @@ local function add_meta(values, meta)
 end
 
 -- Matches the meta of most retries. If it is short, its values need neither a further check nor a decoder.
-local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)","attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
+local RETRY = '^{"id":"([^%c"\\\127-\255]+)","for":"([^%c"\\\127-\255]+)",' ..
+  '"attempt":"([1-9])","error":"([^%c"\\\127-\255]*)"}$'
 
 -- Whether the field `for` of a retry may hold this group name: '' would mean every group, and meta is UTF-8. The same
 -- rule holds for the keys of messages.
@@ -137,7 +139,8 @@ end
 
 -- The groups of a stream, as a set of names; or nil and the server's error. A stream that does not exist has none.
 local function group_names(stream)
-  local names, reply = {}, redis.pcall('XINFO', 'GROUPS', stream)
+  local names = {}
+  local reply = redis.pcall('XINFO', 'GROUPS', stream)
   if reply.err then
     if string.find(reply.err, 'no such key', 1, true) then return names end
     return nil, reply.err

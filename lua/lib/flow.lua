@@ -25,21 +25,31 @@ end
 -- bucket at most, and no clock overfills it. begin_flow is called before the first write, and tries the writes that
 -- only a limited drain makes. Its functions are inside it, because other drains need not create them.
 local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
-  local each, limit = interval_of(per), type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
+  local each = interval_of(per) -- µs
+  local limit = type(ready_limit) == 'string' and is_count(ready_limit) and tonumber(ready_limit) or nil
   if not each and not limit then return nil end
-  local flow, now_us, tokens, room, spent, empty, full = {}, now * 1000 + fraction, math.huge, math.huge, 0, nil, nil
-  free, burst = free == '1', type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
+  local flow = {}
+  local now_us = now * 1000 + fraction
+  local room = math.huge -- messages until the ready limit
+  local tokens, spent = math.huge, 0
+  local full, empty = nil, nil -- when the bucket is full again; when it would be, if it were empty now. µs
+  free = free == '1'
+  burst = type(burst) == 'string' and is_count(burst) and tonumber(burst) or MOST_BURST + 1
 
   -- An upper bound of the entries that the slowest group has not been given; without groups, the length of the stream.
   -- Entries that this group holds are not counted. Entries that it has finished and another group holds are counted,
   -- unless it has been given all.
   local function waiting()
-    local length, last, least, pending = redis.call('XLEN', stream), nil, nil, 0
+    local length = redis.call('XLEN', stream)
     if length < limit then return length end
+    local last, pending = nil, 0 -- of the slowest group
     for _, group in ipairs(groups_of(stream)) do
-      local padded = string.gsub(string.gsub(group.last, '%d+', '0000000000000000000%0'), '0*(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)', '%1')
-      if not least or padded < least then last, least, pending = group.last, padded, group.pending
-      elseif padded == least then pending = math.max(pending, group.pending) end
+      if not last or less(group.last, last) then
+        last = group.last
+        pending = group.pending
+      elseif not less(last, group.last) then
+        pending = math.max(pending, group.pending)
+      end
     end
     if length - pending < limit or not last then return length - pending end
     return #redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 1) > 0 and length - pending or 0
@@ -53,16 +63,20 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   -- Due retries and redriven letters after a member that is held back, with their scores. If more than 1,000 members
   -- are due, it looks at 1,000 of them, from a position that the clock chooses: so each has its turn.
   local function members_behind()
-    local found, bytes, page, all = {}, 0, 1, redis.call('ZCOUNT', due, '-inf', digits(now))
+    local all = redis.call('ZCOUNT', due, '-inf', digits(now))
     local first = all > MOST_LOOKED_AT and math.max(0, now_us % (all + MOST_LOOKED_AT) - MOST_LOOKED_AT) or 0
     local last = math.min(first + MOST_LOOKED_AT, all)
+    local found, bytes, page = {}, 0, 1
     while first < last and bytes < MOST_LOOKED_BYTES do
-      local members, longest = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES'), 0
+      local members = redis.call('ZRANGE', due, first, math.min(first + page, last) - 1, 'WITHSCORES')
+      local longest = 0
       for i = 1, #members, 2 do
         if string.find(members[i], SEP, 1, true) then add_pair(found, members[i], members[i + 1]) end
-        bytes, longest = bytes + #members[i], math.max(longest, #members[i])
+        bytes = bytes + #members[i]
+        longest = math.max(longest, #members[i])
       end
-      first, page = first + page, longest > 1024 and 1 or 16
+      first = first + page
+      page = longest > 1024 and 1 or 16
     end
     return found
   end
@@ -71,8 +85,14 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   -- limit always, and the rate if the policy sets free_retries.
   function flow.may_pass(member)
     local again = string.find(member, SEP, 1, true)
-    if tokens - spent < 1 and not (again and free) then flow.held = 'rate' return false end
-    if room < 1 and not again then flow.held = 'ready_limit' return false end
+    if tokens - spent < 1 and not (again and free) then
+      flow.held = 'rate'
+      return false
+    end
+    if room < 1 and not again then
+      flow.held = 'ready_limit'
+      return false
+    end
     return true
   end
 
@@ -85,7 +105,8 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
   -- If a member is held back, takes the ones after it that may pass, and removes them. done: all members taken so far.
   function flow.take_behind(done, most, take)
     if not flow.held or flow.held == 'rate' and not free then return end
-    local first, found = #done + 1, members_behind()
+    local first = #done + 1
+    local found = members_behind()
     for i = 1, #found, 2 do
       if #done >= most or not flow.may_pass(found[i]) or not take(found[i], found[i + 1]) then break end
     end
@@ -100,8 +121,14 @@ local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now,
     if flow.held == 'ready_limit' then reply[3] = READY_LIMIT_WAIT end
     if not each then return reply end
     local at = full + spent * each
-    if flow.held == 'rate' then reply[3] = math.ceil(math.max(at + each - empty, math.min(1000, burst * each / 2))) end
-    if full > now_us then reply[6] = math.max(0, math.min(reply[6], now - math.floor((full + each - burst * each) / 1000))) end
+    if flow.held == 'rate' then
+      local until_next = at + each - empty
+      reply[3] = math.ceil(math.max(until_next, math.min(1000, burst * each / 2)))
+    end
+    if full > now_us then
+      local since_last = now - math.floor((full + each - burst * each) / 1000) -- ms
+      reply[6] = math.max(0, math.min(reply[6], since_last))
+    end
     if spent > 0 then keep(at) end
     return reply
   end

@@ -9,7 +9,11 @@ local DEFAULT_HISTORY_MS = '86400000'
 -- for a history.
 local function begin_story(history, actor, most, age)
   if type(most) ~= 'string' or not is_count(most) then return nil end
-  return {history = history, most = most, age = type(age) == 'string' and is_count(age) and age or DEFAULT_HISTORY_MS, actor = string.sub(actor, 1, 256), changes = {}}
+  local known_age = type(age) == 'string' and is_count(age)
+  return {
+    history = history, most = most, age = known_age and age or DEFAULT_HISTORY_MS,
+    actor = string.sub(actor, 1, 256), changes = {},
+  }
 end
 
 -- begin_story for most scripts. Returns nil, too, if the caller gave no history key. A caller that gives one also gives
@@ -17,8 +21,10 @@ end
 -- on a history.
 local function story_of(policy, history, args)
   if not history then return nil end
-  local actor, most = table.remove(args), redis.pcall('HGET', policy, 'history')
-  return type(most) == 'string' and begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms')) or nil
+  local actor = table.remove(args)
+  local most = redis.pcall('HGET', policy, 'history')
+  if type(most) ~= 'string' then return nil end
+  return begin_story(history, actor, most, redis.pcall('HGET', policy, 'history_ms'))
 end
 
 -- A text as a JSON literal, cut to MAX_TOLD_BYTES.
@@ -37,13 +43,18 @@ local function note_member(story, event, member, rest)
   note(story, event, id or member, (group and group ~= '' and ',"group":' .. told_text(group) or '') .. rest)
 end
 
-local TOLD = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group', group = 'group', entry = 'entry', reason = 'reason', error = 'error'}
-local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'} -- other fields are the message's own
+-- The fields that are recorded, and their names in the history. Further fields of an entry are the message's own.
+local TOLD_READY = {id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group'}
+local TOLD = {
+  id = 'id', attempt = 'attempt', due_ms = 'due_ms', ['for'] = 'group',
+  group = 'group', entry = 'entry', reason = 'reason', error = 'error',
+}
 
 -- Records a change of state from the values of an entry or a dead letter. id: an entry ID, recorded under name.
 -- consumer and idle: as holder returns them.
 local function note_values(story, event, name, id, values, consumer, idle)
-  local told, names = {'{"' .. name .. '":"' .. id .. '"'}, event == 'ready' and TOLD_READY or TOLD
+  local told = {'{"' .. name .. '":"' .. id .. '"'}
+  local names = event == 'ready' and TOLD_READY or TOLD
   for i = 1, #values, 2 do
     local as, value = names[values[i]], values[i + 1]
     if as and value ~= '' then told[#told + 1] = '"' .. as .. '":' .. told_text(value) end
@@ -70,7 +81,8 @@ end
 local function tell(story)
   local changes = story.changes
   for first = 1, #changes, 2 * MOST_TOLD do
-    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, math.min(first + 2 * MOST_TOLD - 1, #changes)))
+    local last = math.min(first + 2 * MOST_TOLD - 1, #changes)
+    redis.call('XADD', story.history, '*', 'by', story.actor, unpack(changes, first, last))
   end
   if #changes > 0 then
     redis.call('XTRIM', story.history, 'MAXLEN', '~', story.most, 'LIMIT', 1000) -- more than a call adds

@@ -25,7 +25,8 @@ local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
 local function first_of(turns, key)
   local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
   if not first then return nil end
-  local kind, rest = string.sub(first, #key + 2, #key + 5), string.sub(first, #key + 7)
+  local kind = string.sub(first, #key + 2, #key + 5)
+  local rest = string.sub(first, #key + 7)
   if kind == 'busy' then return kind, rest end
   return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
 end
@@ -35,7 +36,8 @@ end
 local function awaits_turn(q, key, member, at)
   local refused = redis.pcall('ZADD', q.turns, 'XX', 0, '') -- adds nothing
   if type(refused) == 'table' then return nil, refused.err end
-  if string.find(member, SEP, 1, true) and redis.call('ZSCORE', q.turns, in_flight(key, member)) then return false end -- its own retry
+  local may_hold = string.find(member, SEP, 1, true) -- a retry may hold the key itself
+  if may_hold and redis.call('ZSCORE', q.turns, in_flight(key, member)) then return false end
   local kind, first = first_of(q.turns, key)
   if not kind or kind == 'wait' and first >= at then return false end
   refused = redis.pcall('ZADD', q.turns, 0, in_line(key, at, member))
@@ -107,7 +109,8 @@ local function note_key(k, entry, key)
   if not k.turns or not is_group(key) then return end
   if not k.key_of then
     redis.call('ZADD', k.turns, 'XX', 0, '') -- adds nothing: a refusal ends the script here
-    k.key_of, k.passes = {}, redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
+    k.key_of = {}
+    k.passes = redis.pcall('HGET', k.policy, 'key_failure') == 'skip'
   end
   k.key_of[entry] = key
 end
@@ -147,13 +150,15 @@ end
 -- Frees the entries of k.left that no group needs, and makes the next messages of their keys due. The sweep of keys
 -- does what this call does not reach, or may not do.
 local function end_turns(k)
-  local groups, left = groups_of(k.stream), k.left
+  local left = k.left
+  local groups = groups_of(k.stream)
   local most = room(groups)
   k.held = {}
   for first = 1, #groups > 0 and #left or 0, most do
     local some = {}
     for i = first, math.min(first + most - 1, #left) do some[#some + 1] = left[i] end
-    for _, entry in ipairs(delete_unneeded(k.stream, groups, some, span(some))) do add_pair(k.held, k.key_of[entry], entry) end
+    local gone = delete_unneeded(k.stream, groups, some, span(some))
+    for _, entry in ipairs(gone) do add_pair(k.held, k.key_of[entry], entry) end
   end
   pass_held(k)
 end

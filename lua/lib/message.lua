@@ -9,19 +9,27 @@ local REPLACES = {replace = true, later = true, earlier = true}
 -- message may replace another one. Returns nil if an argument does not parse. Most messages of a call have the same
 -- delay, so the last due time is kept.
 local function read_messages(args, asked)
-  local ids, at, text, compared, earliest, replacing, last, n = {}, {}, {}, false, math.huge, false, nil, 0
+  local ids, at, text = {}, {}, {}
+  local compared, replacing = false, false
+  local earliest, last = math.huge, nil
+  local n = 0
   for i = 4, #args, 5 do
     local when, dedup = args[i + 1], args[i + 4]
     n = n + 1
     ids[n] = args[i]
-    if dedup == '' and string.find(args[i], SEP, 1, true) then dedup, args[i + 4] = '0', '0' end -- it must not overwrite a retry
+    if dedup == '' and string.find(args[i], SEP, 1, true) then -- it must not overwrite a retry
+      dedup = '0'
+      args[i + 4] = '0'
+    end
     if when == last then
-      at[n], text[n] = at[n - 1], text[n - 1]
+      at[n] = at[n - 1]
+      text[n] = text[n - 1]
     else
       if not is_time(when) then return nil end
       at[n] = due_at(when, asked)
       text[n] = digits(at[n])
-      last, earliest = when, math.min(earliest, at[n])
+      last = when
+      earliest = math.min(earliest, at[n])
     end
     if dedup ~= '' then
       if string.find(dedup, '[^0-9]') then
@@ -44,8 +52,11 @@ end
 
 -- Records a message that was taken: as ready if it has an entry ID, else as scheduled if the verdict says so.
 local function note_taken(story, verdict, id, entry, due)
-  if entry then note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
-  elseif verdict > 0 then note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}') end
+  if entry then
+    note(story, 'ready', id, ',"entry":"' .. entry .. '","attempt":"1","due_ms":"' .. due .. '"}')
+  elseif verdict > 0 then
+    note_member(story, 'scheduled', id, ',"due_ms":"' .. due .. '"}')
+  end
 end
 
 -- Adds a message straight to the stream, and returns its entry ID. Returns nil if the meta is malformed. Returns false
@@ -53,17 +64,22 @@ end
 -- refuses it.
 local function ready(stream, id, due, body, fields, now)
   local values, meant = entry_values(id, body, fields ~= '' and fields or nil, due)
-  if not values or has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return values and false end
+  if not values then return nil end
+  if has_expired(meant, now) or (meant['for'] or '') ~= '' or meant['key'] then return false end
   local added = redis.pcall('XADD', stream, '*', unpack(values))
   local refused = type(added) == 'table' and added.err
-  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end -- then the first entry was refused, and nothing is written
+  -- A key of another type refuses the first entry already: nothing is written.
+  if refused and string.find(refused, 'WRONGTYPE', 1, true) then error(added) end
   return not refused and added
 end
 
 -- The reply to a repeated call: 0 for each message whose refusal is remembered, 3 for all others, which were taken.
 local function repeated_reply(seen, token, at)
   local reply = {}
-  for n = 1, #at do add_pair(reply, redis.call('ZSCORE', seen, refusal(token, 5 * n - 1)) and 0 or 3, at[n]) end
+  for n = 1, #at do
+    local refused = redis.call('ZSCORE', seen, refusal(token, 5 * n - 1))
+    add_pair(reply, refused and 0 or 3, at[n])
+  end
   return reply
 end
 

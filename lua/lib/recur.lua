@@ -9,7 +9,9 @@ local GONE = 'gone'
 local function plan_of(text)
   local version, times, spans, used, recent = string.match(text or '', '^(%w+) (%w+) (%d+%-%d[%d,-]*) (%d+) ([^ ]*)$')
   local plan = {version = version, times = times, spans = {}, used = tonumber(used), recent = {}}
-  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)} end
+  for from, to in string.gmatch(spans or '', '(%d+)%-(%d+)') do
+    plan.spans[#plan.spans + 1] = {from = tonumber(from), to = tonumber(to)}
+  end
   for one in string.gmatch(recent or '', '[^,]+') do plan.recent[#plan.recent + 1] = one end
   return plan
 end
@@ -18,15 +20,20 @@ end
 -- one read all specs again. It is at least the clock in µs, so it also differs after all data was lost. Other clients
 -- may have increased or overwritten the stored value.
 local function next_revision(planned)
-  local known, now, us = redis.call('HGET', planned, ''), now_ms()
+  local known = redis.call('HGET', planned, '')
+  local now, us = now_ms()
   local n = known and #known <= 16 and string.find(known, '^%d+$') and tonumber(known) or 0
   return digits(math.max(n < 8e15 and n + 1 or 0, now * 1000 + us))
 end
 
 local function plan_text(plan)
-  local first, spans = math.max(1, #plan.recent - 199), {} -- older ones are ordinary messages by now
-  for i = math.max(1, #plan.spans - 7), #plan.spans do spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to) end
-  return plan.version .. ' ' .. plan.times .. ' ' .. table.concat(spans, ',') .. ' ' .. digits(plan.used) .. ' ' .. table.concat(plan.recent, ',', first)
+  local spans = {}
+  for i = math.max(1, #plan.spans - 7), #plan.spans do
+    spans[#spans + 1] = digits(plan.spans[i].from) .. '-' .. digits(plan.spans[i].to)
+  end
+  local first = math.max(1, #plan.recent - 199) -- older ones are ordinary messages by now
+  local recent = table.concat(plan.recent, ',', first)
+  return table.concat({plan.version, plan.times, table.concat(spans, ','), digits(plan.used), recent}, ' ')
 end
 
 -- The time of an occurrence, in Unix ms; 0 for one that was run by hand.
@@ -39,7 +46,11 @@ end
 local function forget_left(due, name, plan)
   local kept, left = {}, nil
   for _, one in ipairs(plan.recent) do
-    if redis.call('ZSCORE', due, name .. '@' .. one) or time_of(one) > plan.spans[#plan.spans].to then kept[#kept + 1] = one else left = one end
+    if redis.call('ZSCORE', due, name .. '@' .. one) or time_of(one) > plan.spans[#plan.spans].to then
+      kept[#kept + 1] = one
+    else
+      left = one
+    end
   end
   if left then table.insert(kept, 1, left) end
   plan.recent = kept
@@ -50,28 +61,33 @@ end
 -- end before the occurrences taken back. The latest are taken first, up to 16 MiB and one message more. Returns the IDs
 -- to take back, and whether more are left: then the plan still belongs to its spec, and the next call goes on.
 local function split_plan(due, payload, meta, name, plan, from)
-  local found, back, taken, stay, spans, n, freed = {}, {}, {}, {}, {}, #plan.spans, 0
+  local found = {} -- those that may be taken back
   for _, one in ipairs(plan.recent) do
     local at, id = time_of(one), name .. '@' .. one
     local score = redis.call('ZSCORE', due, id)
     if score and at > from and number_of(score) > from then found[#found + 1] = {one = one, at = at, id = id} end
   end
   table.sort(found, function(a, b) return a.at > b.at end)
+  local back, taken, freed = {}, {}, 0
   for i, f in ipairs(found) do
     if freed >= 16 * MOST_BYTES then break end
     freed = freed + #f.id + redis.call('HSTRLEN', payload, f.id) + redis.call('HSTRLEN', meta, f.id)
-    back[i], taken[f.one] = f.id, true
+    back[i] = f.id
+    taken[f.one] = true
     for _, span in ipairs(plan.spans) do
       if f.at > span.from and f.at <= span.to then span.to = f.at - 1 end
     end
   end
+  local stay, spans = {}, {}
   for _, one in ipairs(plan.recent) do
     if not taken[one] then stay[#stay + 1] = one end
   end
   for i, span in ipairs(plan.spans) do
-    if span.from < span.to or i == n then spans[#spans + 1] = span end
+    if span.from < span.to or i == #plan.spans then spans[#spans + 1] = span end
   end
-  plan.recent, plan.spans, plan.used = stay, spans, math.max(0, plan.used - #back)
+  plan.recent = stay
+  plan.spans = spans
+  plan.used = math.max(0, plan.used - #back)
   return back, #back < #found
 end
 

@@ -21,13 +21,16 @@ end
 -- Removes a token and its refusals; all of them end at the same millisecond. The work is bounded: what remains ends
 -- with the window.
 local function forget(seen, token)
-  local ends, own, gone, at, bytes = redis.call('ZSCORE', seen, SEP .. token), SEP .. token .. SEP, {}, 0, 0
+  local ends = redis.call('ZSCORE', seen, SEP .. token)
+  local own = SEP .. token .. SEP -- the beginning of its refusals
+  local gone, at, bytes = {}, 0, 0
   while ends and bytes < MOST_BYTES and at < 2000 do
     local page = redis.call('ZRANGEBYSCORE', seen, ends, ends, 'LIMIT', at, 16)
     for _, member in ipairs(page) do
       if string.sub(member .. SEP, 1, #own) == own then gone[#gone + 1] = member end
     end
-    bytes, at = bytes + bytes_of(page), at + 16
+    bytes = bytes + bytes_of(page)
+    at = at + 16
     if #page < 16 then break end
   end
   in_chunks('ZREM', seen, gone)

@@ -13,5 +13,6 @@ local function version_of(due, payload, meta, id)
   local length = redis.call('HSTRLEN', meta, id)
   local fields = length > 0 and length <= MOST_COMPARED and redis.call('HGET', meta, id) or ''
   local at = digits(parked_due(score) or number_of(score))
-  return VERSION .. at .. ' ' .. redis.call('HSTRLEN', payload, id) .. ' ' .. length .. ' ' .. redis.sha1hex(fields), #fields
+  local body = redis.call('HSTRLEN', payload, id)
+  return VERSION .. at .. ' ' .. body .. ' ' .. length .. ' ' .. redis.sha1hex(fields), #fields
 end

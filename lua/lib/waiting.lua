@@ -5,22 +5,25 @@
 -- is known only when it is read. Returns the next cursor ('0' = the scan is complete), and a flat list of member, ID,
 -- group, score. weight: a function that returns the bytes to add for a member that was found, or nil.
 local function waiting(due, cursor, limit, group, ids, weight)
-  local found, wanted, looked, bytes = {}, {}, 0, 0
+  local wanted = {}
   for _, id in ipairs(ids) do wanted[id] = true end
+  local found, looked, bytes = {}, 0, 0
   repeat
     local page = redis.call('ZSCAN', due, cursor, 'COUNT', 1)
-    cursor, looked = page[1], looked + 1
+    cursor = page[1]
+    looked = looked + 1
     local members = page[2]
     for i = 1, #members, 2 do
       local member = members[i]
       bytes = bytes + #member
       local first = string.find(member, SEP, 1, true)
-      if first and wanted[string.sub(member, 1, first - 1)] then
+      local id = first and string.sub(member, 1, first - 1)
+      if id and wanted[id] then
         local own = string.match(string.sub(member, first + 1), '^(.*)' .. SEP)
         if own and (group == '' or group == own) then
-          local n = #found
           if weight then bytes = bytes + weight(member) end
-          found[n + 1], found[n + 2], found[n + 3], found[n + 4] = member, string.sub(member, 1, first - 1), own, members[i + 1]
+          add_pair(found, member, id)
+          add_pair(found, own, members[i + 1])
         end
       end
     end
