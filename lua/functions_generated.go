@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "d33ed5aa92a2"
+const functionsSource = "c939eb58949a"
 
 func functionList() []Function {
 	return []Function{

@@ -96,14 +96,16 @@ func TestScriptBringsTheFunctionsThatItReaches(t *testing.T) {
 	library := split("local A = 1\n" +
 		"local function first()\n  return A\nend\n" +
 		"local function second()\n  return first()\nend\n" +
+		"local function short() return first() end\nlocal B = 2\n" +
 		"local function second_more()\n  return 2\nend\n")
-	if library.rest != "local A = 1\n" {
+	if library.rest != "local A = 1\nlocal B = 2\n" {
 		t.Errorf("outside of functions stands %q", library.rest)
 	}
 	for text, want := range map[string]string{
 		"return second()\n":            "first second",
 		"return first() + my_second\n": "first",
 		"return second_more()\n":       "second_more",
+		"return short()\n":             "first short",
 		"return 'nothing'\n":           "",
 	} {
 		var names []string

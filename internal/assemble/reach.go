@@ -14,7 +14,8 @@ type luaText struct {
 
 type function struct{ name, text string }
 
-// split splits a text. A function begins with "local function" and ends with "end", both at the beginning of a line.
+// split splits a text. A function begins with "local function" at the beginning of a line. It ends with that line, if
+// "end" stands at its end, else with the next line "end".
 func split(text string) luaText {
 	var l luaText
 	inside := false
@@ -29,7 +30,7 @@ func split(text string) luaText {
 			continue
 		}
 		l.functions[len(l.functions)-1].text += line
-		inside = line != "end\n"
+		inside = line != "end\n" && !(strings.HasPrefix(line, "local function ") && strings.HasSuffix(line, " end\n"))
 	}
 	return l
 }

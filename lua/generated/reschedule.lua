@@ -198,6 +198,11 @@ local was = redis.call('ZSCORE', due, ARGV[1])
 if not was then return {0, at} end
 local k = {turns = turns, places = {}}
 note_place(k, meta, was, ARGV[1]) -- at the new time it is due, and waits behind messages that were due before
+do local may = redis.acl_check_cmd
+local lacks = may and (not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
+  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
+  or not may('XADD', KEYS[2], '0', '0', '0') and {'XADD', KEYS[2]})
+if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script reschedule may need; nothing was changed') end end
 redis.call('ZADD', due, 'XX', digits(at), ARGV[1])
 if k.places[1] then pcall(leave_line, k) end
 wake_if_earlier(wake, before, at)
