@@ -21,7 +21,7 @@ var functionNames = []string{
 	"duestream_dead_letter", "duestream_release", "duestream_extend", "duestream_redrive",
 }
 
-// The table in docs/PROTOCOL.md, section 17, lists the functions as they are, and explains every argument.
+// The table in docs/reference/protocol.md, section 17, lists the functions as they are, and explains every argument.
 func TestFunctionsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/protocol.md")
 	if err != nil {

@@ -108,7 +108,7 @@ func (s *Sources) FunctionsLibrary() (string, error) {
 	}
 	hash := sourceHash(body)
 	return "#!lua name=" + libraryName + "\n" +
-		"-- duestream's scripts as functions, for clients in any language: see docs/PROTOCOL.md, section 17. " +
+		"-- duestream's scripts as functions, for clients in any language: see docs/reference/protocol.md, section 17. " +
 		"Generated: load a newer one instead of\n" +
 		"-- changing it. Release " + releasePlace + ", source " + hash + ".\n\n" +
 		body +
