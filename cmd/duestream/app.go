@@ -17,34 +17,32 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
-	"github.com/duestream/duestream/cmd/duestream/internal/term"
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 // app is one run of the command: its streams, and the flags that all commands share.
 type app struct {
-	in       io.Reader
-	out, err io.Writer
+	printer
+	in io.Reader
 
 	redisURL, prefix string
-	json             bool // print JSON for programs (--json)
 	durability       flags.Durability
 	oldBridges       flags.Switch                // value of the flag --allow-old-bridges
 	allowOldBridges  bool                        // the flag, else the environment
 	passwordsFrom    []string                    // sources of the passwords that do not stand in the URL
 	passwords        func(*rueidis.ClientOption) // sets the passwords that do not stand in the URL
-	color            term.ColorMode
 
-	started bool // arguments and flags were accepted, and the command has begun
+	version string // of this program
+	started bool   // arguments and flags were accepted, and the command has begun
 
-	// redisTime returns the clock of the server that holds a queue, and for "" the clock of any server. It is nil
+	// serverClock returns the clock of the server that holds a queue, and for "" the clock of any server. It is nil
 	// until there is a connection.
 	redisTime func(queue string) (time.Time, error)
 }
 
 // run runs the command and returns its exit code. Cancelling ctx is a clean stop.
-func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	a := &app{in: in}
+func run(ctx context.Context, version string, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := &app{in: in, version: version}
 	printed, said := a.outlet(out), a.outlet(errOut)
 	a.out, a.err = printed, said
 	root := a.root()
@@ -61,7 +59,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil && !a.started {
 		a.json = a.json || wantsJSON(args)
 		if lost == nil { // a lost output reaches us as an error of cobra, too
-			text := middleCut(err.Error())
+			text := human.MiddleCut(err.Error())
 			if word, above := unknownCommand(root, args); word != "" {
 				text = fmt.Sprintf("unknown command %q for %q", human.OneLine(word, 100), above.CommandPath())
 			}
@@ -76,16 +74,6 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return exitCode(err)
 }
 
-// middleCut shortens the error of a flag library in its middle. Such an error quotes the whole value and gives the
-// reason at its end.
-func middleCut(text string) string {
-	const most, keep = 500, 200
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:keep], "") + "…" + strings.ToValidUTF8(text[len(text)-keep:], "")
-}
-
 // wantsJSON reports whether --json is among the arguments, for errors that come before the flags are read.
 func wantsJSON(args []string) bool {
 	for _, arg := range args {
@@ -96,6 +84,7 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
+// root returns the root command with all commands below it.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "duestream",
@@ -110,7 +99,7 @@ Try it without installing anything:   duestream dev`,
   duestream schedule emails --in 15m --id order-42 'hello'
   duestream work emails --group mailer -- ./send-mail
   duestream stats --watch`,
-		Version:       version,
+		Version:       a.version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -126,13 +115,16 @@ Try it without installing anything:   duestream dev`,
 	flags.StringVar(&a.prefix, "prefix", "", "beginning of all keys; default $DUESTREAM_PREFIX, else duestream")
 	a.colorFlag(root)
 	root.AddCommand(
-		a.serve(), a.dev(), a.health(),
-		a.schedule(), a.cancel(), a.reschedule(), a.bulk(), a.show(), a.recur(),
-		a.work(), a.push(), a.gateway(),
-		a.stats(), a.top(), a.find(), a.story(), a.peek(), a.pending(), a.consumers(), a.dead(),
-		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(), a.migrate(), a.functions(), a.token(),
-		a.doctor(), a.bench(), a.conformance(),
-		a.man(), a.versionCommand(),
+		a.serve(), a.dev(), a.health(), a.gateway(), a.token(),
+		a.schedule(), a.cancel(), a.reschedule(), a.bulk(),
+		a.recur(),
+		a.work(), a.push(),
+		a.show(), a.peek(), a.pending(), a.consumers(),
+		a.find(), a.story(), a.stats(), a.top(), a.doctor(),
+		a.dead(),
+		a.queue(), a.pause(), a.resume(), a.export(), a.importCommand(),
+		a.functions(),
+		a.bench(), a.conformance(), a.migrate(), a.man(), a.versionCommand(),
 	)
 	a.complete(root)
 	return root
@@ -164,6 +156,7 @@ func helpCommand() *cobra.Command {
 	}
 }
 
+// jsonFlag adds --json to a command.
 func (a *app) jsonFlag(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&a.json, "json", false, "print JSON, for programs")
 }

@@ -57,7 +57,7 @@ func (a *app) benchServer(ctx context.Context, r *bridge.Redis) (*benchReport, e
 		return nil, fmt.Errorf("%s is a replica, which takes no writes: give the URL of its master", hostOf(a.redisURL))
 	}
 	report := &benchReport{
-		Version: version, URL: hostOf(a.redisURL), Prefix: a.prefix, At: time.Now().UTC().Truncate(time.Second),
+		Version: a.version, URL: hostOf(a.redisURL), Prefix: a.prefix, At: time.Now().UTC().Truncate(time.Second),
 		Server: benchServer{
 			Product: info.Product, Version: info.Version, AOF: info.AOF, MaxMemory: info.MaxMemory, Replicas: info.Replicas,
 			Nodes: len(r.Client.Nodes()),

@@ -75,7 +75,7 @@ func (o *bulkFlags) check(ids []string) (err error) {
 	case !o.named(ids) && !selected && !o.all:
 		return usage.Errorf("name IDs, or select messages by flags, or give --all")
 	}
-	o.perSec, err = parseRate(o.rate)
+	o.perSec, err = flags.ParseRate(o.rate)
 	return errors.Join(err, checkGroup(o.filter.Group))
 }
 
@@ -85,7 +85,7 @@ func (o *bulkFlags) read(a *app, ids []string) error {
 	if o.file == "" {
 		return nil
 	}
-	lines, _, closeFile, err := a.openLines(o.file)
+	lines, _, closeFile, err := openLines(a.in, o.file)
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func TestEveryCommandOnACluster(t *testing.T) {
 	c, dir := newCLIOn(t, redistest.Cluster(t, 3, 0, "--appendonly", "yes").Server()), t.TempDir()
 	done := map[string]bool{}
 	path := func(words []string) string {
-		cmd, _, err := (&app{}).root().Find(words)
+		cmd, _, err := newRoot().Find(words)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,11 +15,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
-// This file holds what all commands share. The usage line of a command names its arguments, like <queue>
-// [<letter>...]. The names decide how many arguments there may be, how each is checked, and what a shell offers for
-// it.
-
-// usageArgs are the arguments that a command's usage line names.
+// usageArgs are the arguments that a command's usage line names, like <queue> [<letter>...]. The names decide how many
+// arguments there may be, how each is checked, and what a shell offers for it.
 type usageArgs struct {
 	kinds    []string // "<queue>", in order
 	least    int      // number of arguments that must be given
@@ -105,6 +102,7 @@ func group(cmd *cobra.Command, below ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
+// help prints the help of a command.
 func help(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 // checks refuses wrong arguments and flags before Redis is touched. Names of arguments are checked already. nil
@@ -155,7 +153,7 @@ func (a *app) operate(ctx context.Context, work func(*admin.Admin) error) error 
 	return work(op)
 }
 
-// looks is operates for queues that must exist. Without the check, an unknown queue would look like an empty one.
+// looks is like WithAdmin for queues that must exist. Without the check, an unknown queue would look like an empty one.
 func (a *app) looks(cmd *cobra.Command, check checks, work operation) *cobra.Command {
 	names := usageArgsOf(cmd)
 	return a.operates(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
@@ -166,6 +164,7 @@ func (a *app) looks(cmd *cobra.Command, check checks, work operation) *cobra.Com
 	})
 }
 
+// checkKnown returns admin.ErrNoQueue for the first queue that does not exist.
 func checkKnown(ctx context.Context, op *admin.Admin, queues ...string) error {
 	for _, queue := range queues {
 		if err := op.CheckKnown(ctx, queue); err != nil {
@@ -175,8 +174,8 @@ func checkKnown(ctx context.Context, op *admin.Admin, queues ...string) error {
 	return nil
 }
 
-// configures is operates for queues that must exist. With --create it registers an unknown queue, so that settings
-// can be made before the first message.
+// configures is like WithAdmin for queues that must exist. With --create it registers an unknown queue, so that
+// settings can be made before the first message.
 func (a *app) configures(cmd *cobra.Command, check checks, work operation) *cobra.Command {
 	names := usageArgsOf(cmd)
 	create := cmd.Flags().Bool("create", false, "allow a queue, or a group, that does not exist yet")

@@ -14,10 +14,11 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/settings"
 )
 
-const (
-	completionPatience = time.Second // how long a shell waits for names; then it offers none
-	completionMost     = 50          // how many letters or IDs are offered
-)
+// completionPatience is how long a shell waits for names. Then it offers none.
+const completionPatience = time.Second
+
+// completionMost is how many letters or IDs are offered.
+const completionMost = 50
 
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
@@ -31,9 +32,9 @@ func (a *app) complete(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = a.completeArgs(usageArgsOf(cmd))
 	}
 	for flag, complete := range map[string]completion{
-		"group":  a.completeGroups,
-		"to":     a.completeGroups,
-		"reason": cobra.FixedCompletions(deadReasons, cobra.ShellCompDirectiveNoFileComp),
+		"group":  a.completeGroups(),
+		"to":     a.completeGroups(),
+		"reason": cobra.FixedCompletions(admin.Reasons(), cobra.ShellCompDirectiveNoFileComp),
 	} {
 		if _, has := cmd.GetFlagCompletionFunc(flag); !has && cmd.Flags().Lookup(flag) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(flag, complete)
@@ -70,10 +71,10 @@ func (a *app) completeArgs(names usageArgs) completion {
 		case names.command && len(args) > 0, kind == "<file>":
 			return nil, cobra.ShellCompDirectiveDefault // a file, or an argument of another program
 		case kind == "<queue>":
-			return a.completeQueues(cmd, args, typed)
+			return a.completeQueues()(cmd, args, typed)
 		case kind == "<queues>":
 			before := typed[:strings.LastIndex(typed, ",")+1]
-			offers, _ := a.completeQueues(cmd, strings.Split(before, ","), typed)
+			offers, _ := a.completeQueues()(cmd, strings.Split(before, ","), typed)
 			for i := range offers {
 				offers[i] = before + offers[i]
 			}
@@ -117,9 +118,6 @@ func settingsToComplete(typed string) (offers []string) {
 	return offers
 }
 
-// deadReasons are the reasons that a dead letter may have.
-var deadReasons = admin.Reasons()
-
 // ask returns the names that look finds within a second. If it fails it returns none, and no error: the user is in
 // the middle of a line.
 func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) []string) []string {
@@ -142,13 +140,17 @@ func (a *app) ask(ctx context.Context, look func(context.Context, *admin.Admin) 
 }
 
 // completeQueues offers the queues that the bridges know, without those that were typed already.
-func (a *app) completeQueues(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return without(a.ask(cmd.Context(), queueNames), args), cobra.ShellCompDirectiveNoFileComp
+func (a *app) completeQueues() completion {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return without(a.ask(cmd.Context(), queueNames), args), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 // completeGroups offers the groups of the queue that stands first.
-func (a *app) completeGroups(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return a.offers(cmd, "<group>", args), cobra.ShellCompDirectiveNoFileComp
+func (a *app) completeGroups() completion {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return a.offers(cmd, "<group>", args), cobra.ShellCompDirectiveNoFileComp
+	}
 }
 
 func queueNames(ctx context.Context, op *admin.Admin) []string {

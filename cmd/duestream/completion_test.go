@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -50,7 +51,7 @@ func TestCompletion(t *testing.T) {
 		{"show emails |", "order-42 order-43", ":4"}, {"cancel emails order-42 |", "order-43", ":4"}, {"reschedule emails o|", "order-42 order-43", ":4"},
 		{"reschedule emails order-42 |", "--at --in", ":4"},
 		{"queue set q |", "burst= free_retries= handler_timeout= held= held_workers= history= history_age= key_failure= max_attempts= max_crashes= max_snoozes= rate= ready_limit= retry_delays= retry_for= retry_max= retry_min= visibility_timeout=", ":6"}, {"queue set q held=|", "held=true held=false held=", ":6"},
-		{"dead list q --reason |", strings.Join(deadReasons, " "), ":4"}, {"dead list q --reason e|", "expired", ":4"},
+		{"dead list q --reason |", strings.Join(admin.Reasons(), " "), ":4"}, {"dead list q --reason e|", "expired", ":4"},
 		{"stats --color |", "auto always never", ":4"}, {"top --sort |", "name lag rate lateness", ":4"}, {"schedule q --durability |", "accepted fsynced replicated=1", ":4"},
 		{"work q --group g1 -- |", "", ":0"}, {"version |", "", ":4"},
 	} {
@@ -114,7 +115,7 @@ func TestAskDoesNotWaitForWhoDoesNotListen(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	a := &app{redisURL: unreachable, prefix: "p"}
+	a := &app{redisURL: "redis://127.0.0.1:1", prefix: "p"}
 	if names := a.ask(ctx, nil); names != nil {
 		t.Error(fmt.Sprint(names))
 	}

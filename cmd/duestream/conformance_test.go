@@ -20,7 +20,7 @@ func conform(t *testing.T, args ...string) result {
 	var out, errOut bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	code := run(ctx, append([]string{"conformance"}, args...), strings.NewReader(""), &out, &errOut)
+	code := run(ctx, testVersion, append([]string{"conformance"}, args...), strings.NewReader(""), &out, &errOut)
 	return result{code, out.String(), errOut.String()}
 }
 

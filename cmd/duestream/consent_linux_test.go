@@ -23,7 +23,7 @@ func TestAPersonIsAskedBeforeLettersAreDeleted(t *testing.T) {
 		term := newTerminal(t, 80, 24)
 		ended := make(chan int, 1)
 		go func() {
-			ended <- run(t.Context(), c.args([]string{"dead", "purge", "q", "--all"}), term.tty, new(buffer), term.tty)
+			ended <- run(t.Context(), testVersion, c.args([]string{"dead", "purge", "q", "--all"}), term.tty, new(buffer), term.tty)
 		}()
 		redistest.Eventually(t, patience, func() (bool, string) {
 			return strings.Contains(term.seen.String(), "Delete 6 dead letters of q for good? [y/N] "), term.seen.String()
@@ -47,7 +47,7 @@ func TestCtrlCAtTheQuestionDeletesNothing(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, c.args([]string{"dead", "purge", "q", "--all"}), term.tty, new(buffer), term.tty)
+		ended <- run(ctx, testVersion, c.args([]string{"dead", "purge", "q", "--all"}), term.tty, new(buffer), term.tty)
 	}()
 	redistest.Eventually(t, patience, func() (bool, string) {
 		return strings.Contains(term.seen.String(), "[y/N] "), term.seen.String()

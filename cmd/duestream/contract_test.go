@@ -100,7 +100,7 @@ func TestOutputThatIsLostIsNoSuccess(t *testing.T) {
 			}
 			var errOut bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), patience) // for commands that print for ever
-			code := run(ctx, c.args(all), strings.NewReader(""), full{}, &errOut)
+			code := run(ctx, testVersion, c.args(all), strings.NewReader(""), full{}, &errOut)
 			cancel()
 			if code == exitOK || !strings.Contains(errOut.String(), "no space left") {
 				t.Errorf("%q: exit code %d: %s", all, code, &errOut)

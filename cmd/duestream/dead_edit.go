@@ -66,7 +66,8 @@ with payload and headers as JSON. Left as it is, or with an error, nothing happe
 		}
 		change := change{payload: o.Payload, headers: o.apply(l.Headers)}
 		if inEditor {
-			if change, err = editLetter(ctx, l, a.editor); err != nil {
+			editor := func(ctx context.Context, file string) error { return a.editor(ctx, file) }
+			if change, err = editLetter(ctx, l, editor); err != nil {
 				return err
 			}
 		}
@@ -208,8 +209,7 @@ func readForm(text []byte) (change, error) {
 	}
 	var c change
 	if form.Payload != nil || form.PayloadBase64 != nil {
-		line := fileLine{Payload: form.Payload, PayloadBase64: form.PayloadBase64}
-		payload, err := line.payload()
+		payload, err := messagePayload(form.Payload, form.PayloadBase64)
 		if err != nil {
 			return change{}, err
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/flags"
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 	"github.com/duestream/duestream/cmd/duestream/internal/term"
-	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
 type redriveFlags struct {
@@ -70,20 +68,8 @@ func (o *redriveFlags) complete(a *app) error {
 		o.Headers = &set
 	}
 	var err error
-	o.Rate, err = parseRate(o.rate)
+	o.Rate, err = flags.ParseRate(o.rate)
 	return err
-}
-
-// parseRate parses a rate like 50/s. No text is 0.
-func parseRate(text string) (float64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	rate, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
-	if err != nil || !(rate > 0 && rate <= 1e6) {
-		return 0, usage.Errorf("rate %q: must be a number per second above 0 and up to 1000000, like 50/s", text)
-	}
-	return rate, nil
 }
 
 func (a *app) redrive(ctx context.Context, op *admin.Admin, queue string, names []string, o redriveFlags) error {

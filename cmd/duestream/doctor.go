@@ -79,7 +79,7 @@ func (a *app) runDoctor(ctx context.Context, op *admin.Admin, o doctorOptions, q
 	defer progress.Clear()
 	examine := func() (doctor.Report, error) {
 		defer progress.Clear()
-		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: version, Progress: progress.Step})
+		return op.Doctor(ctx, doctor.Config{Queues: queues, Quick: o.quick, Release: a.version, Progress: progress.Step})
 	}
 	report, err := examine()
 	if err != nil {

@@ -28,6 +28,7 @@ const (
 	exitInterrupted = 130
 )
 
+// exitCodes is the table of exit codes for the help.
 const exitCodes = `
 Exit codes:
   0    done
@@ -47,7 +48,7 @@ Exit codes:
 // errPartly: some items were refused, and each refusal was reported. The other items are done.
 var errPartly = errors.New("partly done")
 
-// errNothing is an errPartly of which all items were refused.
+// errNothing is an ErrPartly: all items were refused.
 var errNothing error = nothingDone{}
 
 type nothingDone struct{}
@@ -136,6 +137,7 @@ var outcomes = []outcome{
 	{context.Canceled, exitInterrupted, ""},
 }
 
+// exitCode returns the exit code of an error.
 func exitCode(err error) int {
 	if err == nil {
 		return exitOK
@@ -146,6 +148,7 @@ func exitCode(err error) int {
 	return outcomeOf(err).code
 }
 
+// outcomeOf returns the outcome of an error; without one of its own it is a failure.
 func outcomeOf(err error) outcome {
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
@@ -154,6 +157,9 @@ func outcomeOf(err error) outcome {
 	}
 	return outcome{err, exitFailure, ""}
 }
+
+// hintOf returns the hint of the table for an error.
+func hintOf(err error) string { return outcomeOf(err).hint }
 
 // report prints an error and its hint.
 func (a *app) report(err error) {
@@ -175,6 +181,7 @@ func (a *app) report(err error) {
 	}
 }
 
+// hint returns what the user can do about an error, or "".
 func (a *app) hint(err error) string {
 	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		if !a.started {
@@ -193,5 +200,5 @@ func (a *app) hint(err error) string {
 		return fmt.Sprintf("check the password in %s, the user in the URL, and the ACL rules of that user",
 			strings.Join(a.passwordsFrom, " and "))
 	}
-	return outcomeOf(err).hint
+	return hintOf(err)
 }

@@ -31,13 +31,13 @@ var (
 // feeder parses the lines of a file and sends the items in batches. It counts lines that were taken, were duplicates
 // or were refused. After a stop it knows the line to continue from.
 type feeder[T any] struct {
-	app     *app
+	output  *printer
 	lines   *ndjson.Reader
 	size    int64 // size of the file in bytes; 0 = unknown
 	from    int   // first line to take
 	senders int   // batches that are sent concurrently
 
-	parse     func(number int, line []byte, tooLong bool) (T, error) // never runs concurrently with end's report
+	parse     func(number int, line []byte, tooLong bool) (T, error) // never runs concurrently with End's report
 	send      func(context.Context, []T) []error                     // returns an error, or nil, for each item
 	duplicate func(T, error) string                                  // text to print for a duplicate; "" prints nothing
 
@@ -47,7 +47,7 @@ type feeder[T any] struct {
 	mu                         sync.Mutex
 	taken, duplicates, refused int64
 	open                       int          // first line whose result is unknown; 0 = none
-	err                        error        // why the result of line open is unknown
+	err                        error        // why the result of that line is unknown
 	under                      map[int]bool // first lines of the batches that are filling or in flight
 	at                         int          // last line that was read
 }
@@ -61,9 +61,9 @@ type batch[T any] struct {
 }
 
 // openLines opens a file of lines; "-" is standard input. size is 0 if it is unknown.
-func (a *app) openLines(name string) (lines *ndjson.Reader, size int64, done func(), err error) {
+func openLines(in io.Reader, name string) (lines *ndjson.Reader, size int64, done func(), err error) {
 	if name == "-" {
-		return ndjson.NewReader(a.in), 0, func() {}, nil
+		return ndjson.NewReader(in), 0, func() {}, nil
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *app) openLines(name string) (lines *ndjson.Reader, size int64, done fun
 
 // run reads in one goroutine and sends in others. It ends at the first error that concerns more than one line.
 func (f *feeder[T]) run(ctx context.Context) error {
-	f.progress, f.batches, f.under = term.NewProgress(f.app.err, "lines"), make(chan batch[T]), map[int]bool{}
+	f.progress, f.batches, f.under = term.NewProgress(f.output.err, "lines"), make(chan batch[T]), map[int]bool{}
 	reading, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var senders sync.WaitGroup
@@ -220,13 +220,13 @@ func (f *feeder[T]) refuse(line int, err error) {
 	}
 	f.say(line, strings.ReplaceAll(err.Error(), "\n", "; "))
 	if f.refused == mostRefusals {
-		f.app.note("(lines that are refused from here on are only counted)")
+		f.output.note("(lines that are refused from here on are only counted)")
 	}
 }
 
 func (f *feeder[T]) say(line int, text string) {
 	f.progress.Clear()
-	f.app.note("line %d: %s", line, text)
+	f.output.note("line %d: %s", line, text)
 }
 
 // end reports the result of a run. err is the error that stopped it early, or nil. report prints the counts, and the
@@ -247,7 +247,7 @@ func (f *feeder[T]) end(err error, report func(goOn int) error) error {
 	case f.open > 0:
 		return fmt.Errorf(how+": %w", goOn, f.err)
 	case goOn > 0:
-		f.app.note(how, goOn)
+		f.output.note(how, goOn)
 	case err == nil:
 		return printed
 	}

@@ -56,7 +56,7 @@ func parseLine(line []byte, number int, defaults bridge.NewMessage) (m bridge.Ne
 			}
 		}
 	}
-	if m.Payload, err = l.payload(); err != nil {
+	if m.Payload, err = messagePayload(l.Payload, l.PayloadBase64); err != nil {
 		return m, err
 	}
 	switch {
@@ -141,24 +141,26 @@ func milliseconds(field string, ms int64) (time.Duration, error) {
 	return d, admin.CheckDelay(field, d)
 }
 
-func (l *fileLine) payload() ([]byte, error) {
+// messagePayload returns the payload of a line: the bytes of a string, the bytes that base64 text stands for, or any
+// other JSON in its compact form.
+func messagePayload(payload json.RawMessage, inBase64 *string) ([]byte, error) {
 	switch {
-	case l.Payload != nil && l.PayloadBase64 != nil:
+	case payload != nil && inBase64 != nil:
 		return nil, errors.New("payload and payload_base64: only one may be given")
-	case l.PayloadBase64 != nil:
-		payload, err := base64.StdEncoding.DecodeString(*l.PayloadBase64)
+	case inBase64 != nil:
+		decoded, err := base64.StdEncoding.DecodeString(*inBase64)
 		if err != nil {
 			return nil, fmt.Errorf("payload_base64: is not base64: %w", err)
 		}
-		return payload, nil
-	case len(l.Payload) > 0 && l.Payload[0] == '"':
+		return decoded, nil
+	case len(payload) > 0 && payload[0] == '"':
 		var text string
-		err := json.Unmarshal(l.Payload, &text)
+		err := json.Unmarshal(payload, &text)
 		return []byte(text), err
 	}
 	var compact bytes.Buffer
-	if len(l.Payload) > 0 {
-		if err := json.Compact(&compact, l.Payload); err != nil {
+	if len(payload) > 0 {
+		if err := json.Compact(&compact, payload); err != nil {
 			return nil, err
 		}
 	}

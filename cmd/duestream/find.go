@@ -42,7 +42,7 @@ through all there are, and each place is printed as soon as it is found.`,
 // queuesFlag adds the flag --queue, which may be repeated, and returns the check of its values.
 func (a *app) queuesFlag(cmd *cobra.Command, queues *[]string, usage string) (check func([]string) error) {
 	cmd.Flags().StringArrayVarP(queues, "queue", "q", nil, usage)
-	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues)
+	_ = cmd.RegisterFlagCompletionFunc("queue", a.completeQueues())
 	return func([]string) error {
 		var errs []error
 		for _, queue := range *queues {

@@ -84,7 +84,13 @@ func TestDurationsAreReadAlikeEverywhere(t *testing.T) {
 	if _, p, err := settings.Read(); err != nil || p.RetryMax != 24*time.Hour || p.VisibilityTimeout != 36*time.Hour {
 		t.Errorf("%v, %v", p, err)
 	}
-	if d, err := parsePolicy([]string{"visibility_timeout=1d12h"}); err != nil || *d.VisibilityTimeout != 36*time.Hour {
-		t.Errorf("%v, %v", d, err)
+	c := newCLI(t)
+	c.ok("queue", "set", "q", "--create", "visibility_timeout=1d12h")
+	var policy struct {
+		VisibilityTimeout int64 `json:"visibility_timeout_ms"`
+	}
+	c.json(&policy, "queue", "show", "q")
+	if policy.VisibilityTimeout != (36 * time.Hour).Milliseconds() {
+		t.Errorf("%+v", policy)
 	}
 }

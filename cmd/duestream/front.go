@@ -101,7 +101,7 @@ func (o *frontOptions) resolve() error {
 
 // front is the HTTP side of a process: it takes requests, answers operators, and pushes messages to URLs.
 type front struct {
-	*app
+	app      *app
 	o        frontOptions
 	log      *slog.Logger
 	patience time.Duration // shutdown time for requests and pushes in flight
@@ -236,12 +236,12 @@ func (f *front) beside(ctx context.Context, other func(context.Context) error) e
 
 // answer runs the gateway.
 func (f *front) answer(ctx context.Context) error {
-	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, failFast)
+	r, err := bridge.DialWait(ctx, f.app.redisURL, f.log, f.app.passwords, failFast)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer r.Close()
-	store, err := access.Open(access.Config{Client: r.Client, Prefix: f.prefix, File: f.o.tokens, Log: f.log})
+	store, err := access.Open(access.Config{Client: r.Client, Prefix: f.app.prefix, File: f.o.tokens, Log: f.log})
 	if err != nil {
 		return err
 	}
@@ -252,13 +252,13 @@ func (f *front) answer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.prefix, Access: store, MaxPayload: f.o.payload,
-		Durability: durability, AllowOldBridges: f.allowOldBridges, Observer: f.observer, Logger: f.log})
+	g, err := gateway.New(gateway.Config{Redis: r, Prefix: f.app.prefix, Access: store, MaxPayload: f.o.payload,
+		Durability: durability, AllowOldBridges: f.app.allowOldBridges, Observer: f.observer, Logger: f.log})
 	if err != nil {
 		return err
 	}
 	defer g.Close()
-	operators := lmstfy.NewAdmin(admin.New(r, f.prefix), version, f.log)
+	operators := lmstfy.NewAdmin(admin.New(r, f.app.prefix), f.app.version, f.log)
 	f.operators.Store(&operators)
 	f.redis.Store(r)
 	return f.serve(ctx, g)
@@ -328,12 +328,12 @@ func (f *front) begin(ctx context.Context, store *access.Store) error {
 
 // post pushes messages to URLs.
 func (f *front) post(ctx context.Context) error {
-	r, err := bridge.DialWait(ctx, f.redisURL, f.log, f.passwords, push.ManyReads)
+	r, err := bridge.DialWait(ctx, f.app.redisURL, f.log, f.app.passwords, push.ManyReads)
 	if err != nil {
 		return unlessStopped(ctx, err)
 	}
 	defer r.Close()
-	runner, err := push.NewRunner(push.Config{Redis: r, Prefix: f.prefix, ShutdownTimeout: f.patience, Observer: f.observer,
+	runner, err := push.NewRunner(push.Config{Redis: r, Prefix: f.app.prefix, ShutdownTimeout: f.patience, Observer: f.observer,
 		Logger: f.log})
 	if err != nil {
 		return err
@@ -368,6 +368,7 @@ func (f *front) ready() error {
 	return errors.Join(errs...)
 }
 
+// errStarts: the process is not ready, because it waits for Redis.
 var errStarts = errors.New("it starts, and waits for Redis")
 
 // serveHTTP answers requests until ctx ends. Requests in flight then get the time of patience to end.

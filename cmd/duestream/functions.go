@@ -38,7 +38,7 @@ func (a *app) onServers(rows []admin.Library, err error, functions []admin.Funct
 	if err != nil && failed == len(rows) || errors.Is(err, admin.ErrForeignFunctions) || errors.Is(err, admin.ErrNewerFunctions) {
 		return explainFunctions(err)
 	}
-	return errors.Join(a.print(librariesJSON(rows, functions), text), a.partly(rows, failed))
+	return errors.Join(a.print(librariesJSON(a.version, rows, functions), text), a.partly(rows, failed))
 }
 
 // changed prints the change on each server.
@@ -68,7 +68,7 @@ type librariesReport struct {
 	Functions []admin.Function `json:"functions,omitempty"`
 }
 
-func librariesJSON(rows []admin.Library, functions []admin.Function) librariesReport {
+func librariesJSON(version string, rows []admin.Library, functions []admin.Function) librariesReport {
 	report := librariesReport{Release: version, Source: admin.FunctionsSource(), Servers: []libraryRow{}, Functions: functions}
 	for _, l := range rows {
 		row := libraryRow{Library: l}

@@ -28,7 +28,7 @@ a terminal; elsewhere it needs --yes.`,
 			return err
 		}
 		return a.operate(ctx, func(op *admin.Admin) error {
-			rows, err := op.DeleteFunctions(ctx, version, force)
+			rows, err := op.DeleteFunctions(ctx, a.version, force)
 			return a.changed(rows, err, func(l admin.Library) string {
 				if l.Did == "" {
 					return "not there"

@@ -18,7 +18,7 @@ a cluster each master needs it; FUNCTION LOAD REPLACE takes it over an older one
 		Example: "  duestream functions dump | less\n  duestream functions dump | redis-cli -x FUNCTION LOAD REPLACE",
 	}
 	return a.does(cmd, nil, func(context.Context, []string) error {
-		_, err := fmt.Fprint(a.out, admin.FunctionsLibrary(version))
+		_, err := fmt.Fprint(a.out, admin.FunctionsLibrary(a.version))
 		return err
 	})
 }

@@ -22,9 +22,9 @@ ours, or is of a newer release, is left alone, and then nothing is changed on an
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also replace a library that is newer, or not ours")
 	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
-		rows, err := op.LoadFunctions(ctx, version, force)
+		rows, err := op.LoadFunctions(ctx, a.version, force)
 		return a.changed(rows, err, func(l admin.Library) string {
-			ours := libraryVersion(version, admin.FunctionsSource())
+			ours := libraryVersion(a.version, admin.FunctionsSource())
 			switch l.Did {
 			case "":
 				return "already there  " + libraryVersion(l.Release, l.Source)

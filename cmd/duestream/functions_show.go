@@ -26,7 +26,7 @@ and their keys and arguments. What stands in brackets is repeated for every item
 		Example: "  duestream functions show\n  duestream functions show --json",
 	}
 	return a.operates(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
-		rows := op.ShowFunctions(ctx, version)
+		rows := op.ShowFunctions(ctx, a.version)
 		var err error
 		for _, l := range rows {
 			err = errors.Join(err, l.Err)
@@ -41,7 +41,7 @@ func (a *app) printLibraries(rows []admin.Library) {
 		release, source := human.OrDash(human.OneLine(l.Release, 40)), human.OrDash(human.OneLine(l.Source, 40))
 		lines = append(lines, []string{l.Server, human.OrDash(l.Role), human.OrDash(string(l.State)), release, source})
 	}
-	lines = append(lines, []string{"this program", "-", "-", version, admin.FunctionsSource()})
+	lines = append(lines, []string{"this program", "-", "-", a.version, admin.FunctionsSource()})
 	term.Table(a.out, lines)
 	fmt.Fprintln(a.out)
 	lines = [][]string{{"FUNCTION", "KEYS", "ARGUMENTS"}}

@@ -23,7 +23,7 @@ const (
 func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 	t.Parallel()
 	c := newCLIOn(t, redistest.Own(t))
-	ours := fmt.Sprintf("%s (%s)", version, admin.FunctionsSource())
+	ours := fmt.Sprintf("%s (%s)", testVersion, admin.FunctionsSource())
 	says := func(want string, args ...string) {
 		t.Helper()
 		if out := c.ok(append([]string{"functions"}, args...)...); out != c.s.Addr()+"  "+want+"\n" {
@@ -76,10 +76,8 @@ func TestFunctionsAreLoadedShownAndDeleted(t *testing.T) {
 }
 
 func TestNewerFunctionsStay(t *testing.T) {
-	released := version
-	version = "v1.2.3"
-	t.Cleanup(func() { version = released })
 	c := newCLIOn(t, redistest.Own(t))
+	c.release = "v1.2.3"
 	c.s.Do(t, "FUNCTION", "LOAD", newerLibrary)
 	c.fails(exitFailure, []string{"release v99.0.0 of level 99, and this program has level ", "hint: clients may rely on the newer ones"}, "functions", "load")
 	if out := c.ok("functions", "load", "--force"); !strings.Contains(out, "replaced  v99.0.0 (abc) → v1.2.3 (") {

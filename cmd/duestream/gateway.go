@@ -65,14 +65,14 @@ func (a *app) runGateway(ctx context.Context, s settings.Process, o frontOptions
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	log.Info("gateway starts", slog.String("version", version), slog.String("redis", hostOf(a.redisURL)),
+	log.Info("gateway starts", slog.String("version", a.version), slog.String("redis", hostOf(a.redisURL)),
 		slog.String("prefix", a.prefix))
 	f, err := a.openFront(o, log, time.Duration(s.ShutdownTimeout))
 	if err != nil {
 		return err
 	}
 	defer f.close()
-	looked, observer, err := metrics.listen(s.MetricsAddr, log, f.admin)
+	looked, observer, err := metrics.listen(s.MetricsAddr, a.version, log, f.admin)
 	if err != nil {
 		return err
 	}

@@ -117,16 +117,16 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	f := &front{patience: 20 * time.Second, log: slog.New(slog.DiscardHandler)}
-	if f.socket, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
-	all.Go(func() { _ = f.serve(ctx, g) })
-	base := "http://" + f.socket.Addr().String() + "/v1/queues/q/"
+	all.Go(func() { _ = ServeGateway(ctx, socket, g) })
+	base := "http://" + socket.Addr().String() + "/v1/queues/q/"
 	asks := func(client *http.Client, token, path string) (int, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, nil)
 		if err != nil {
@@ -165,4 +165,10 @@ func TestCallersThatWaitLeaveConnectionsToOthers(t *testing.T) {
 		answers(one.Secret, "deliveries?group=g&wait_ms=1", http.StatusServiceUnavailable) // the token's other callers wait
 	}
 	answers(tokens[0].Secret, "messages?id=m&in_ms=3600000", http.StatusCreated)
+}
+
+// ServeGateway answers requests that come to a socket, until ctx ends.
+func ServeGateway(ctx context.Context, socket net.Listener, g *gateway.Gateway) error {
+	f := &front{patience: 20 * time.Second, log: slog.New(slog.DiscardHandler), socket: socket}
+	return f.serve(ctx, g)
 }

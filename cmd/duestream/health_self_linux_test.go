@@ -22,7 +22,7 @@ type served struct {
 	file string
 }
 
-func (c *cli) served(url string) *served {
+func startServed(c *cli, url string) *served {
 	c.t.Helper()
 	s := &served{t: c.t, file: filepath.Join(c.t.TempDir(), "health")}
 	s.cmd, s.out = c.programWith([]string{"DUESTREAM_HEALTH_FILE=" + s.file}, "serve", "--redis", url, "--prefix", c.prefix)
@@ -65,9 +65,9 @@ func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	c := newCLIOn(t, server)
-	s := c.served(c.url)
+	s := startServed(c, c.url)
 	s.becomes(true, func(v vitals) bool {
-		return v.State == "runs" && v.Redis && v.PID == s.cmd.Process.Pid && v.Version == version
+		return v.State == "runs" && v.Redis && v.PID == s.cmd.Process.Pid && v.Version == testVersion
 	})
 	c.serve() // another live bridge
 
@@ -94,7 +94,7 @@ func TestHealthOfSelfAsksItsOwnProcess(t *testing.T) {
 func TestHealthOfSelfWhileRedisWasNeverThere(t *testing.T) {
 	t.Parallel()
 	c := &cli{t: t, url: unreachable, prefix: "p"}
-	s := c.served(c.url)
+	s := startServed(c, c.url)
 	s.becomes(true, func(v vitals) bool { return v.State == "starts" && !v.Redis })
 	s.signal(syscall.SIGTERM)
 	if err := s.cmd.Wait(); err != nil {

@@ -60,13 +60,13 @@ its last line was not exported to its end; what it has is taken (exit code 6).`,
 		}
 		return nil
 	}, func(ctx context.Context, args []string) error {
-		lines, size, done, err := a.openLines(append(args, "-")[1])
+		lines, size, done, err := openLines(a.in, append(args, "-")[1])
 		if err != nil {
 			return err
 		}
 		defer done()
-		f := &importRun{queue: args[0], flags: o}
-		f.feeder = feeder[admin.Record]{app: a, lines: lines, size: size, from: o.fromLine, senders: 1, at: 1}
+		f := &importRun{app: a, queue: args[0], flags: o}
+		f.feeder = feeder[admin.Record]{output: &a.printer, lines: lines, size: size, from: o.fromLine, senders: 1, at: 1}
 		f.feeder.parse, f.feeder.send, f.feeder.duplicate = f.parse, f.send, f.known
 		return f.run(ctx)
 	})
@@ -87,6 +87,7 @@ type importTally struct {
 // importRun imports the lines of one export, in order.
 type importRun struct {
 	feeder[admin.Record]
+	app   *app
 	queue string
 	flags importFlags
 	to    *admin.Import // nil in a dry run

@@ -91,7 +91,7 @@ func TestImportThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
-	go func() { ended <- run(ctx, c.args([]string{"import", "q"}), in, out, errOut) }()
+	go func() { ended <- run(ctx, testVersion, c.args([]string{"import", "q"}), in, out, errOut) }()
 	fmt.Fprint(write, `{"kind":"header","version":1,"queue":"q","prefix":"p"}
 {"kind":"scheduled","id":"a","due_ms":4102444800000,"payload":"x"}
 {"kind":"scheduled","id":"b","due_ms":4102444800000,"payload":"x"}

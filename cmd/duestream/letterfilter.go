@@ -18,7 +18,7 @@ import (
 func filterFlags(cmd *cobra.Command, f *admin.LetterFilter, limit int) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.Group, "group", "g", "", "of this group")
-	fs.StringVar(&f.Reason, "reason", "", "with this reason: "+strings.Join(deadReasons, ", "))
+	fs.StringVar(&f.Reason, "reason", "", "with this reason: "+strings.Join(admin.Reasons(), ", "))
 	fs.StringVar(&f.ErrorText, "error", "", "with this text in the error")
 	fs.StringVar(&f.ID, "id", "", "of the message with this ID; * stands for any text, ? for one character")
 	flags.DelayVar(fs, &f.OlderThan, "older-than", "dead for at least so long")
@@ -31,8 +31,8 @@ func checkFilter(f admin.LetterFilter) error {
 	if f.Limit < 0 {
 		return usage.Errorf("limit %d: must not be negative", f.Limit)
 	}
-	if f.Reason != "" && !slices.Contains(deadReasons, f.Reason) {
-		return usage.Errorf("reason %q: must be one of %s", human.OneLine(f.Reason, 60), strings.Join(deadReasons, ", "))
+	if f.Reason != "" && !slices.Contains(admin.Reasons(), f.Reason) {
+		return usage.Errorf("reason %q: must be one of %s", human.OneLine(f.Reason, 60), strings.Join(admin.Reasons(), ", "))
 	}
 	return checkGroup(f.Group)
 }

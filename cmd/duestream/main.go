@@ -31,9 +31,12 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
 )
 
+// version is set by the linker: see Makefile.
+var version = "devel"
+
 func main() {
 	ctx, stop := interruptible(context.Background())
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	code := run(ctx, version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	child.EndAll(0)
 	os.Exit(code)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,7 +23,8 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-func TestMain(m *testing.M) {
+// runTests runs the tests of a package.
+func runTests(m *testing.M) {
 	if signal.Ignored(syscall.SIGHUP) { // nohup: child processes would inherit the ignored signal
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
@@ -32,9 +34,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+func TestMain(m *testing.M) { runTests(m) }
+
+// patience is how long a test waits for something that must happen.
 const patience = time.Minute
 
-// unreachable is an address without a server. A command that ends with exitInvalid there has not touched Redis.
+// testVersion is the version of a program that was built without a version.
+const testVersion = "devel"
+
+// unreachable is an address without a server. A command that ends with exit.Invalid there has not touched Redis.
 const unreachable = "redis://127.0.0.1:1"
 
 // cli runs commands in this process, with a server and a prefix of the test.
@@ -43,10 +51,14 @@ type cli struct {
 	s      *redistest.Server
 	url    string
 	prefix string
+
+	release string // of the program; "" is Version
 }
 
+// newCLI returns a CLI with the shared server of the tests, and a prefix of its own.
 func newCLI(t *testing.T) *cli { return newCLIOn(t, redistest.Shared(t)) }
 
+// newCLIOn is newCLI on another server.
 func newCLIOn(t *testing.T, s *redistest.Server) *cli {
 	return &cli{t: t, s: s, url: s.URL(), prefix: s.Prefix(t)}
 }
@@ -57,14 +69,16 @@ type result struct {
 	out, err string
 }
 
+// run runs a command to its end.
 func (c *cli) run(args ...string) result { return c.runIn("", args...) }
 
+// runIn is run with a text on standard input.
 func (c *cli) runIn(stdin string, args ...string) result {
 	c.t.Helper()
 	var out, errOut bytes.Buffer
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
-	code := run(ctx, c.args(args), strings.NewReader(stdin), &out, &errOut)
+	code := run(ctx, cmp.Or(c.release, testVersion), c.args(args), strings.NewReader(stdin), &out, &errOut)
 	return result{code, out.String(), errOut.String()}
 }
 
@@ -123,7 +137,9 @@ type running struct {
 func (c *cli) start(args ...string) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &running{t: c.t, out: new(buffer), err: new(buffer), stop: cancel, ended: make(chan int, 1)}
-	go func() { r.ended <- run(ctx, c.args(args), strings.NewReader(""), r.out, r.err) }()
+	go func() {
+		r.ended <- run(ctx, cmp.Or(c.release, testVersion), c.args(args), strings.NewReader(""), r.out, r.err)
+	}()
 	c.t.Cleanup(func() {
 		cancel()
 		r.wait()
@@ -164,8 +180,10 @@ func (c *cli) serve() *running {
 	return r
 }
 
+// redis returns a client of the server.
 func (c *cli) redis() rueidis.Client { return c.s.Client(c.t) }
 
+// key returns the name of a key of a queue.
 func (c *cli) key(queue, name string) string { return c.prefix + ":{" + queue + "}:" + name }
 
 // buffer is a bytes.Buffer for concurrent use.
@@ -194,7 +212,8 @@ var binary = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(binaryDir, "duestream")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", path, "github.com/duestream/duestream/cmd/duestream")
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil
@@ -206,7 +225,7 @@ func (c *cli) program(args ...string) (*exec.Cmd, *buffer) {
 	return c.programWith(nil, args...)
 }
 
-// programWith is program with additional environment variables.
+// programWith is Program with additional environment variables.
 func (c *cli) programWith(env []string, args ...string) (*exec.Cmd, *buffer) {
 	c.t.Helper()
 	path, err := binary()

@@ -70,7 +70,7 @@ type page struct{ strings.Builder }
 // newPage writes the sections of a page up to the heading of the options.
 func newPage(cmd *cobra.Command, synopsis string) *page {
 	p := &page{}
-	fmt.Fprintf(p, ".TH %s 1 \"\" \"duestream %s\" \"duestream\"\n", quoted(strings.ToUpper(manName(cmd))), escape(version))
+	fmt.Fprintf(p, ".TH %s 1 \"\" \"duestream %s\" \"duestream\"\n", quoted(strings.ToUpper(manName(cmd))), escape(cmd.Root().Version))
 	p.section("NAME")
 	fmt.Fprintf(p, "%s \\- %s\n", escape(manName(cmd)), escape(cmd.Short))
 	p.section("SYNOPSIS")

@@ -24,6 +24,7 @@ type metricsOptions struct {
 	profiles       bool
 }
 
+// flags adds the flags to a command.
 func (o *metricsOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.addr, "metrics", "",
@@ -53,7 +54,7 @@ func (o *metricsOptions) check(environment string) error {
 
 // listen answers on the address, and returns the listener and the observer that counts. Both are nil if there is
 // neither an address nor a listener for operators. A listener for operators serves the metrics as well.
-func (o *metricsOptions) listen(environment string, log *slog.Logger, operators *listener.Listener) (*listener.Listener,
+func (o *metricsOptions) listen(environment, version string, log *slog.Logger, operators *listener.Listener) (*listener.Listener,
 	bridge.Observer, error) {
 	if err := o.check(environment); err != nil || o.addr == "" && operators == nil {
 		return nil, nil, err

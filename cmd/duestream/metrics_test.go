@@ -17,6 +17,7 @@ import (
 // address waits until a command logs its listening address, and returns it.
 func (r *running) address() (addr string) { return addressIn(r.t, r.err) }
 
+// addressIn waits until a log has the address of a listener, and returns it.
 func addressIn(t *testing.T, log *buffer) (addr string) {
 	t.Helper()
 	redistest.Eventually(t, patience, func() (bool, string) {
@@ -66,7 +67,7 @@ func TestServeAndWorkShowMetrics(t *testing.T) {
 		})
 	}
 	shows(bridge, `duestream_drained_total{queue="q"} 1`, `duestream_up 1`, `duestream_lag{group="g",queue="q"} 0`,
-		`duestream_build_info{goversion="`+runtime.Version()+`",version="`+version+`"} 1`)
+		`duestream_build_info{goversion="`+runtime.Version()+`",version="`+testVersion+`"} 1`)
 	shows(worker, `duestream_acknowledged_total{group="g",queue="q"} 1`)
 	addr := bridge.address()
 	for path, want := range map[string]int{"/metrics": http.StatusOK, "/": http.StatusNotFound} {

@@ -81,12 +81,13 @@ func FuzzHarmless(f *testing.F) {
 	f.Add("plain \x1b[31mred\x1b[0m é 😀", false, 1)
 	f.Fuzz(func(t *testing.T, text string, inJSON bool, cut int) {
 		var out bytes.Buffer
-		a := &app{json: inJSON, color: "never"}
+		a := &printer{json: inJSON, color: "never"}
 		o := a.outlet(&out)
 		whole := text
 		if inJSON {
-			line, _ := plainJSON(text)
-			whole = string(line)
+			var line bytes.Buffer
+			_ = encoder(&line).Encode(text)
+			whole = line.String()
 		}
 		cut = min(max(0, cut), len(whole))
 		_, _ = o.Write([]byte(whole[:cut]))

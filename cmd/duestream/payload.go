@@ -14,16 +14,17 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/usage"
 )
 
+// payloadFile returns the payload from a file; "-" is standard input.
 func (a *app) payloadFile(name string) ([]byte, error) {
 	if name == "-" {
-		return readPayload(a.in, "standard input")
+		return readLimited(a.in, "standard input")
 	}
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, usage.Errorf("%w", err)
 	}
 	defer file.Close()
-	return readPayload(file, name)
+	return readLimited(file, name)
 }
 
 // payload returns the payload from the command line, or from standard input.
@@ -34,14 +35,14 @@ func (a *app) payload(args []string) ([]byte, error) {
 	if len(args) == 0 && term.IsTerminal(a.in) {
 		return nil, usage.Errorf("no payload: give it as an argument ('' for an empty one), or on standard input")
 	}
-	payload, err := readPayload(a.in, "standard input")
+	payload, err := readLimited(a.in, "standard input")
 	if err == nil && len(payload) == 0 { // probably an earlier program of the pipe failed
 		return nil, usage.Errorf("standard input is empty: give '' for an empty payload")
 	}
 	return payload, err
 }
 
-func readPayload(r io.Reader, name string) ([]byte, error) {
+func readLimited(r io.Reader, name string) ([]byte, error) {
 	payload, err := io.ReadAll(io.LimitReader(r, admin.MaxPayloadBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the payload from %s: %w", name, err)
@@ -53,18 +54,18 @@ func readPayload(r io.Reader, name string) ([]byte, error) {
 }
 
 // describe prints table rows about a message, its headers and its payload.
-func (a *app) describe(rows [][]string, headers map[string]string, payload admin.Payload) {
-	term.Table(a.out, append(rows, mapRows("header ", headers)...))
-	a.describePayload(payload)
+func (o *printer) describe(rows [][]string, headers map[string]string, payload admin.Payload) {
+	term.Table(o.out, append(rows, mapRows("header ", headers)...))
+	o.describePayload(payload)
 }
 
 // describePayload prints a payload for people. nil means that the payload was lost.
-func (a *app) describePayload(payload admin.Payload) {
+func (o *printer) describePayload(payload admin.Payload) {
 	if payload == nil {
-		fmt.Fprintf(a.out, "\nno payload: it was lost, or could not be kept\n")
+		fmt.Fprintf(o.out, "\nno payload: it was lost, or could not be kept\n")
 		return
 	}
-	fmt.Fprintf(a.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, term.IsTerminal(a.out)))
+	fmt.Fprintf(o.out, "\npayload (%d bytes):\n%s\n", len(payload), payloadText(payload, term.IsTerminal(o.out)))
 }
 
 // payloadShown bounds the bytes of a payload that are printed to a terminal.
@@ -85,11 +86,11 @@ func payloadText(payload []byte, onTerminal bool) string {
 }
 
 // printRaw prints the bytes of a payload, and nothing else.
-func (a *app) printRaw(payload admin.Payload) error {
+func (o *printer) printRaw(payload admin.Payload) error {
 	if payload == nil {
 		return fmt.Errorf("%w: the payload was lost, or could not be kept", admin.ErrNotFound)
 	}
-	if _, err := term.Unfiltered(a.out).(io.Writer).Write(payload); err != nil {
+	if _, err := term.Unfiltered(o.out).(io.Writer).Write(payload); err != nil {
 		return &outputLost{err}
 	}
 	return nil

@@ -97,7 +97,7 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	looked, observer, err := metrics.listen(s.MetricsAddr, log, nil)
+	looked, observer, err := metrics.listen(s.MetricsAddr, a.version, log, nil)
 	if err != nil {
 		return err
 	}
@@ -130,8 +130,8 @@ func (a *app) runPush(ctx context.Context, cfg push.Config, metrics metricsOptio
 	return runner.Run(ctx)
 }
 
-// asks returns a function that puts the question to the runner, and returns nil while there is no runner.
-func asks(running *atomic.Pointer[push.Runner], question func(*push.Runner) error) func() error {
+// asks returns a function that puts a question to what runs, and returns nil while nothing runs.
+func asks[T any](running *atomic.Pointer[T], question func(*T) error) func() error {
 	return func() error {
 		if r := running.Load(); r != nil {
 			return question(r)

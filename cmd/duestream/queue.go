@@ -41,10 +41,12 @@ func (a *app) noteUnknown(queue string, known bool) {
 	}
 }
 
+// groupFlag adds --group to a command. what is the help text.
 func groupFlag(cmd *cobra.Command, group *string, what string) {
 	cmd.Flags().StringVarP(group, "group", "g", "", what)
 }
 
+// checkGroup refuses a text that is not a valid name of a group. "" stands for no group, and is valid.
 func checkGroup(group string) error {
 	if group == "" {
 		return nil
@@ -52,5 +54,5 @@ func checkGroup(group string) error {
 	return admin.CheckGroup(group)
 }
 
-// groupCheck returns checkGroup as the check of a command.
+// groupCheck returns CheckGroup as the check of a command.
 func groupCheck(group *string) checks { return func([]string) error { return checkGroup(*group) } }

@@ -100,8 +100,8 @@ func (a *app) showPartitions(ctx context.Context, op *admin.Admin, queue string)
 		rows := [][]string{{"PARTITION", "SCHEDULED", "OVERDUE", "READY", "PENDING", "DEAD"}}
 		for _, p := range stats.ByPartition {
 			rows = append(rows, []string{
-				strconv.Itoa(p.Partition), number(p.Scheduled, false), number(p.Overdue, false), number(p.Ready, p.ReadyApprox),
-				number(p.Pending, false), number(p.Dead, false),
+				strconv.Itoa(p.Partition), human.Estimate(p.Scheduled, false), human.Estimate(p.Overdue, false), human.Estimate(p.Ready, p.ReadyApprox),
+				human.Estimate(p.Pending, false), human.Estimate(p.Dead, false),
 			})
 		}
 		a.table(rows)

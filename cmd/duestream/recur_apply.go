@@ -151,7 +151,7 @@ func (a *app) readRecurrences(name, owner string) (wanted []admin.WantedRecurren
 	}
 	var read recurrencesFile
 	if err := yaml.UnmarshalStrict(text, &read); err != nil {
-		return nil, "", usage.Errorf("%s: %s", name, middleCut(err.Error()))
+		return nil, "", usage.Errorf("%s: %s", name, human.MiddleCut(err.Error()))
 	}
 	if owner == "" {
 		owner = read.Owner

@@ -170,6 +170,7 @@ type scheduledAt struct {
 	DueMS int64     `json:"due_ms"`
 }
 
+// newScheduledAt returns the JSON of a message that is due at a time.
 func newScheduledAt(id string, due time.Time) scheduledAt {
 	return scheduledAt{id, due, due.UnixMilli()}
 }

@@ -36,9 +36,9 @@ func (a *app) scheduleFile(ctx context.Context, o scheduleOptions, args []string
 	if err != nil {
 		return err
 	}
-	f := &feeder[bridge.NewMessage]{app: a, from: o.fromLine, senders: schedulersOfFile}
+	f := &feeder[bridge.NewMessage]{output: &a.printer, from: o.fromLine, senders: schedulersOfFile}
 	var closed func()
-	if f.lines, f.size, closed, err = a.openLines(o.file); err != nil {
+	if f.lines, f.size, closed, err = openLines(a.in, o.file); err != nil {
 		return err
 	}
 	defer closed()

@@ -138,7 +138,7 @@ func TestLinesOfASlowPipeAreScheduledAsTheyCome(t *testing.T) {
 	in, feed := io.Pipe()
 	out, code := new(buffer), make(chan int, 1)
 	go func() {
-		code <- run(context.Background(), c.args([]string{"schedule", "q", "--file", "-"}), in, out, out)
+		code <- run(context.Background(), testVersion, c.args([]string{"schedule", "q", "--file", "-"}), in, out, out)
 	}()
 	for i := range 3 {
 		fmt.Fprintf(feed, `{"id":"m-%d","in_ms":3600000}`+"\n"+`{"id":`, i)
@@ -161,7 +161,7 @@ func TestInterruptedFileSaysWhatWasTaken(t *testing.T) {
 	defer feed.Close()
 	ctx, interrupt := context.WithCancel(t.Context())
 	out, code := new(buffer), make(chan int, 1)
-	go func() { code <- run(ctx, c.args([]string{"schedule", "q", "-f", "-"}), in, out, out) }()
+	go func() { code <- run(ctx, testVersion, c.args([]string{"schedule", "q", "-f", "-"}), in, out, out) }()
 	fmt.Fprintf(feed, `{"id":"a","in_ms":3600000}`+"\n"+`{`)
 	redistest.Eventually(t, patience, func() (bool, string) { return c.run("show", "q", "a").code == exitOK, out.String() })
 	interrupt()
@@ -317,7 +317,7 @@ func TestFileThatIsInterruptedSaysWhereToGoOn(t *testing.T) {
 	defer cancel()
 	out, errOut, ended := new(buffer), new(buffer), make(chan int, 1)
 	go func() {
-		ended <- run(ctx, c.args([]string{"schedule", "q", "--file", "-", "--in", "1h"}), in, out, errOut)
+		ended <- run(ctx, testVersion, c.args([]string{"schedule", "q", "--file", "-", "--in", "1h"}), in, out, errOut)
 	}()
 	if _, err := write.WriteString("{\"id\":\"a\"}\n{\"id\":\"b\"}\n"); err != nil {
 		t.Fatal(err)

@@ -59,8 +59,8 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	self := bridge.NewIdentity(version)
-	log.Info("bridge starts", slog.String("version", version), slog.String("host", self.Host), slog.Int("pid", self.PID),
+	self := bridge.NewIdentity(a.version)
+	log.Info("bridge starts", slog.String("version", a.version), slog.String("host", self.Host), slog.Int("pid", self.PID),
 		slog.String("bridge", self.ID), slog.String("redis", hostOf(a.redisURL)), slog.String("prefix", a.prefix))
 	patience := time.Duration(s.ShutdownTimeout)
 	if o.addr != "" || o.push {
@@ -71,7 +71,7 @@ func (a *app) runBridge(ctx context.Context, s settings.Serve, policy bridge.Pol
 		return err
 	}
 	defer f.close()
-	looked, observer, err := metrics.listen(s.MetricsAddr, log, f.admin)
+	looked, observer, err := metrics.listen(s.MetricsAddr, a.version, log, f.admin)
 	if err != nil {
 		return err
 	}
@@ -130,6 +130,7 @@ func (a *app) bridge(ctx context.Context, cfg bridge.Config, report *reporter, p
 	}
 }
 
+// newLogger returns the logger of a process. What libraries write to the standard logger goes there as well.
 func newLogger(w io.Writer, format settings.LogFormat, level slog.Leveler) *slog.Logger {
 	opt := &slog.HandlerOptions{Level: level}
 	if format == "text" || format == "auto" && term.IsTerminal(w) {

@@ -37,7 +37,7 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, wrote := health.Bridges[0], lua.NewIdentity(host, os.Getpid(), version)
+	self, wrote := health.Bridges[0], lua.NewIdentity(host, os.Getpid(), testVersion)
 	if self.Host != wrote.Host || self.PID != wrote.PID || self.Version != wrote.Version ||
 		time.Since(time.UnixMilli(self.Started)).Abs() > 10*time.Minute {
 		t.Errorf("health says %+v", self)
@@ -52,7 +52,7 @@ func TestServeDeliversAndStopsCleanly(t *testing.T) {
 		!strings.Contains(out, wrote.Version) {
 		t.Errorf("health says\n%s", out)
 	}
-	if !strings.Contains(bridge.err.String(), fmt.Sprintf(`"version":%q,"host":%q,"pid":%d,"bridge":%q`, version,
+	if !strings.Contains(bridge.err.String(), fmt.Sprintf(`"version":%q,"host":%q,"pid":%d,"bridge":%q`, testVersion,
 		wrote.Host, wrote.PID, self.ID)) {
 		t.Errorf("the log does not say who starts:\n%s", bridge.err)
 	}

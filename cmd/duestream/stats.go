@@ -270,9 +270,9 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 				held = human.Short(time.Duration(g.OldestHeld.Held))
 			}
 			rows = append(rows, statsRow{
-				name: "  " + human.OneLine(g.Name, 40), group: true, lag: number(g.Lag, g.LagApprox), unread: unread,
-				pending: number(g.Pending, false), held: held,
-				retrying: number(g.Retrying, g.RetryingApprox), dead: number(g.Dead, g.DeadApprox),
+				name: "  " + human.OneLine(g.Name, 40), group: true, lag: human.Estimate(g.Lag, g.LagApprox), unread: unread,
+				pending: human.Estimate(g.Pending, false), held: held,
+				retrying: human.Estimate(g.Retrying, g.RetryingApprox), dead: human.Estimate(g.Dead, g.DeadApprox),
 			})
 		}
 		for _, p := range s.ByPartition {
@@ -281,10 +281,10 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 				used = map[string]int64{"all": *p.Memory}
 			}
 			rows = append(rows, statsRow{
-				name: "  partition " + strconv.Itoa(p.Partition), scheduled: number(p.Scheduled, false),
-				overdue: number(p.Overdue, false),
-				ready:   number(p.Ready, p.ReadyApprox), pending: number(p.Pending, false),
-				dead: number(p.Dead, false), memory: memory(used),
+				name: "  partition " + strconv.Itoa(p.Partition), scheduled: human.Estimate(p.Scheduled, false),
+				overdue: human.Estimate(p.Overdue, false),
+				ready:   human.Estimate(p.Ready, p.ReadyApprox), pending: human.Estimate(p.Pending, false),
+				dead: human.Estimate(p.Dead, false), memory: memory(used),
 			})
 		}
 	}
@@ -292,8 +292,8 @@ func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
 		sum := total(all)
 		row := queueRow(fmt.Sprintf("all %d queues", len(all)), sum, now)
 		g := sum.Groups[0]
-		row.lag, row.pending = number(g.Lag, g.LagApprox), number(g.Pending, false)
-		row.retrying = number(g.Retrying, g.RetryingApprox)
+		row.lag, row.pending = human.Estimate(g.Lag, g.LagApprox), human.Estimate(g.Pending, false)
+		row.retrying = human.Estimate(g.Retrying, g.RetryingApprox)
 		rows = append(rows, row)
 	}
 	return rows
@@ -305,9 +305,9 @@ func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
 		next = human.Relative(s.NextDue, now)
 	}
 	return statsRow{
-		name: name, scheduled: number(s.Scheduled, false), overdue: number(s.Overdue, false), next: next,
-		ready: number(s.Ready, s.ReadyApprox),
-		dead:  number(s.Dead, false), memory: memory(s.Memory),
+		name: name, scheduled: human.Estimate(s.Scheduled, false), overdue: human.Estimate(s.Overdue, false), next: next,
+		ready: human.Estimate(s.Ready, s.ReadyApprox),
+		dead:  human.Estimate(s.Dead, false), memory: memory(s.Memory),
 	}
 }
 
@@ -339,13 +339,6 @@ func total(all []admin.QueueStats) (sum admin.QueueStats) {
 	}
 	sum.Groups = []admin.GroupStats{g}
 	return sum
-}
-
-func number(n int64, approx bool) string {
-	if approx {
-		return "~" + human.Thousands(n)
-	}
-	return human.Thousands(n)
 }
 
 // memory returns the bytes of all keys of a queue as text, or "-" if they are not known.

@@ -65,7 +65,7 @@ nobody uses it any more.`,
 	_ = cmd.MarkFlagRequired("queue")
 	offerValues(cmd, "verb", string(admin.Verbs()[0]), string(admin.Verbs()[1]), string(admin.Verbs()[2]))
 	offerQueues := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return a.completeQueues(cmd, nil, typed)
+		return a.completeQueues()(cmd, nil, typed)
 	}
 	_ = cmd.RegisterFlagCompletionFunc("queue", offerQueues)
 	fill := func(args []string) error {

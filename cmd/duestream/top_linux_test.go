@@ -221,14 +221,14 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 func TestTopGivesTheTerminalBackWhenItPanics(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t, 80, 24)
-	a := &app{in: term.tty, out: term.tty, err: term.tty, color: "never"}
+	a := &app{printer: printer{out: term.tty, err: term.tty, color: "never"}, in: term.tty}
 	defer func() {
 		if r := recover(); r != "out of order" {
 			t.Errorf("recovered %v", r)
 		}
 		term.givenBack()
 	}()
-	_ = a.topLive(t.Context(), topOptions{every: live.MinInterval, sort: "name"}, func(context.Context) (live.Look, error) {
+	_ = ShowTop(t.Context(), a, func(context.Context) (live.Look, error) {
 		panic("out of order")
 	}, live.Look{})
 	t.Error("no panic")
@@ -347,4 +347,9 @@ func TestStatsFitOnATerminal(t *testing.T) {
 		!strings.Contains(out, "\nall 2 queues ") {
 		t.Errorf("not on a terminal:\n%s", out)
 	}
+}
+
+// ShowTop shows frames on the terminal of a, as top does.
+func ShowTop(ctx context.Context, a *app, look func(context.Context) (live.Look, error), first live.Look) error {
+	return a.topLive(ctx, topOptions{every: live.MinInterval, sort: "name"}, look, first)
 }

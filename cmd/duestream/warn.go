@@ -13,9 +13,11 @@ import (
 func (a *app) warnNoBridge(ctx context.Context, op *admin.Admin) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	a.noteNoBridge(op.Bridges(ctx))
+	bridges, err := op.Bridges(ctx)
+	a.noteNoBridge(bridges, err)
 }
 
+// noteNoBridge prints the note of warnNoBridge for heartbeats that were read, or were not because of err.
 func (a *app) noteNoBridge(bridges []admin.Heartbeat, err error) {
 	if err != nil {
 		return

@@ -180,7 +180,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 	level := new(slog.LevelVar)
 	level.Set(s.LogLevel)
 	log := newLogger(a.err, s.LogFormat, level)
-	looked, observer, err := o.metrics.listen(s.MetricsAddr, log, nil)
+	looked, observer, err := o.metrics.listen(s.MetricsAddr, a.version, log, nil)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (a *app) runWork(ctx context.Context, o workOptions, queues string, command
 		cfg.ShutdownTimeout = -1 // no patience: the worker takes 0 for its default
 	}
 	if term.IsTerminal(a.err) {
-		cfg.Retried = a.tellRetried
+		cfg.Retried = func(m *bridge.Message, delay time.Duration, err string) { a.tellRetried(m, delay, err) }
 	}
 	w, err := bridge.NewWorker(cfg)
 	if err != nil {

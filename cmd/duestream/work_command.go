@@ -38,6 +38,7 @@ type commandRunner struct {
 	fault error // the reason why commands cannot be started
 }
 
+// errStart: the command of work is not there, or may not be executed.
 var errStart = errors.New("the command cannot be started")
 
 const (

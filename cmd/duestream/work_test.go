@@ -321,8 +321,8 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 			return false, out.String()
 		}
 	})
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
+	var failed *exec.ExitError
+	if !errors.As(err, &failed) || failed.ExitCode() != exitInterrupted {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -379,8 +379,8 @@ func zombie(pid int) bool {
 // A worker on a terminal prints its state, and a line for each retry with its delay.
 func TestALineTellsOfARetryWithItsDelay(t *testing.T) {
 	t.Parallel()
-	s := new(buffer)
-	a := &app{err: s}
+	s := new(strings.Builder)
+	a := &app{printer: printer{err: s}}
 	a.tellRetried(&bridge.Message{}, 1500_000_000, "exit status 1: \x1b[31mno\n")
 	if out := s.String(); !strings.Contains(out, "attempt 0 failed, again in 2s: exit status 1:  [31mno") ||
 		strings.Contains(out, "\x1b") {

@@ -29,3 +29,11 @@ func Bytes(n int64) string {
 	}
 	return Thousands(n>>20) + " MiB"
 }
+
+// Estimate formats a number like Thousands, with ~ before it if it is an estimate.
+func Estimate(n int64, approx bool) string {
+	if approx {
+		return "~" + Thousands(n)
+	}
+	return Thousands(n)
+}

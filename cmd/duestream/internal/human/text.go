@@ -40,3 +40,13 @@ func OrDash(text string) string {
 	}
 	return text
 }
+
+// MiddleCut shortens the error of a flag library in its middle. Such an error quotes the whole value and gives the
+// reason at its end.
+func MiddleCut(text string) string {
+	const most, keep = 500, 200
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:keep], "") + "…" + strings.ToValidUTF8(text[len(text)-keep:], "")
+}
