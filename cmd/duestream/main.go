@@ -1,8 +1,9 @@
 // Command duestream serves and operates a Redis Streams bridge for delayed messages: see `duestream --help`.
 //
 // Only this command, with its packages under internal, reads the environment, flags and signals, writes to standard
-// output, or exits. It uses bridge and bridge/admin, as any program may. The file of a command has the command's name
-// (dead_redrive.go); everything else is in the packages below: bench, conformance and internal.
+// output, or exits. It uses bridge and bridge/admin, as any program may. Package command under internal puts the
+// commands together; each of them stands in a file with its name (dead_redrive.go) in the package of its subject:
+// messages, looking, deadletters, recurrences, queues, workers, servers, functions or tools.
 //
 // Invariants:
 //   - exit codes keep their meaning and are documented (TestExitCodesAreDocumented);
@@ -29,6 +30,8 @@ import (
 	_ "time/tzdata" // time zones for recurrences on systems without zone files
 
 	"github.com/duestream/duestream/cmd/duestream/internal/child"
+	"github.com/duestream/duestream/cmd/duestream/internal/command"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
 // version is set by the linker: see Makefile.
@@ -36,7 +39,7 @@ var version = "devel"
 
 func main() {
 	ctx, stop := interruptible(context.Background())
-	code := run(ctx, version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	code := command.Run(ctx, version, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	child.EndAll(0)
 	os.Exit(code)
@@ -60,7 +63,7 @@ func interruptible(parent context.Context) (context.Context, func()) {
 		cancel()
 		<-signals
 		child.EndAll(lastGrace)
-		os.Exit(exitInterrupted)
+		os.Exit(exit.Interrupted)
 	}()
 	return ctx, cancel
 }

@@ -1,0 +1,28 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/heartbeat"
+)
+
+// WarnNoBridge prints a note if the heartbeats show that no bridge is alive, because then nothing becomes ready. It
+// prints nothing if they cannot be read within a second.
+func WarnNoBridge(ctx context.Context, a *App, op *admin.Admin) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	bridges, err := op.Bridges(ctx)
+	NoteNoBridge(a, bridges, err)
+}
+
+// NoteNoBridge prints the note of warnNoBridge for heartbeats that were read, or were not because of err.
+func NoteNoBridge(a *App, bridges []admin.Heartbeat, err error) {
+	if err != nil {
+		return
+	}
+	if _, alive := heartbeat.List(bridges, false); alive == 0 {
+		a.Note("no bridge is alive: nothing becomes ready until one runs (`duestream serve`)")
+	}
+}

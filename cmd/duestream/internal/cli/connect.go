@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+)
+
+// Resolve fills in the URL and the prefix: from the flag, else the environment, else the default.
+func (a *App) Resolve() error {
+	c := settings.Connection{RedisURL: a.RedisURL, Prefix: a.Prefix}
+	if err := settings.Fill(&c); err != nil {
+		return err
+	}
+	a.RedisURL, a.Prefix, a.AllowOldBridges = c.RedisURL, c.Prefix, a.oldBridges.Or(c.AllowOldBridges)
+	var err error
+	if a.Passwords, err = c.Passwords(a.tookPassword); err != nil {
+		return err
+	}
+	return admin.CheckPrefix(a.Prefix)
+}
+
+// tookPassword notes the source of a password, each source once.
+func (a *App) tookPassword(from string) {
+	if !slices.Contains(a.PasswordsFrom, from) {
+		a.PasswordsFrom = append(a.PasswordsFrom, from)
+	}
+}
+
+// Connect dials Redis. The caller closes it.
+func (a *App) Connect(ctx context.Context) (*bridge.Redis, error) {
+	if err := a.Resolve(); err != nil {
+		return nil, err
+	}
+	type dialed struct {
+		r   *bridge.Redis
+		err error
+	}
+	answer := make(chan dialed, 1)
+	go func() { // so that an interrupt does not wait for a silent server
+		r, err := bridge.Dial(ctx, a.RedisURL, a.Passwords, FailFast)
+		answer <- dialed{r, err}
+	}()
+	select {
+	case d := <-answer:
+		return d.r, d.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// FailFast makes a read return the error of a broken connection. The client library would retry for ever.
+func FailFast(opt *rueidis.ClientOption) { opt.DisableRetry = true }
+
+// HostOf returns the URL without user and password.
+func HostOf(url string) string { return strings.Replace(bridge.Redact(url), "…@", "", 1) }

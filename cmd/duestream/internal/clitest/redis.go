@@ -1,0 +1,203 @@
+package clitest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
+)
+
+// Beat writes the heartbeat of an old bridge that does no work. Its time is ahead of the clock, so that the heartbeat
+// does not expire while a test waits for a busy machine.
+func (c *CLI) Beat() {
+	c.Do("ZADD", c.Prefix+":bridges", c.Milliseconds(10*time.Minute), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+}
+
+// Milliseconds returns the time of the server's clock plus d, in milliseconds.
+func (c *CLI) Milliseconds(d time.Duration) string {
+	c.T.Helper()
+	r := c.Redis()
+	clock, err := r.Do(c.T.Context(), r.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return fmt.Sprint(clock[0]*1000 + clock[1]/1000 + d.Milliseconds())
+}
+
+// HoldsNothing fails the test if the server, which is the test's own, has keys.
+func (c *CLI) HoldsNothing() {
+	c.T.Helper()
+	client := c.Redis()
+	if left, err := client.Do(context.Background(), client.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil ||
+		len(left) > 0 {
+		c.T.Errorf("left: %q, error %v", left, err)
+	}
+}
+
+// Fill schedules messages by plain commands. Their IDs are the prefix followed by a number.
+func (c *CLI) Fill(queue, prefix string, n int, due time.Time) {
+	c.T.Helper()
+	add := []string{"ZADD", c.Key(queue, "due")}
+	bodies := []string{"HSET", c.Key(queue, "payload")}
+	for i := range n {
+		id := fmt.Sprintf("%s%05d", prefix, i)
+		add, bodies = append(add, fmt.Sprint(due.UnixMilli()), id), append(bodies, id, "p")
+	}
+	c.Do(bodies...)
+	c.Do(add...)
+}
+
+// Ready returns how many entries the stream of a queue has.
+func (c *CLI) Ready(queue string) int64 { return c.Size("XLEN", c.Key(queue, "stream")) }
+
+// Members returns how many messages of a queue are scheduled, by the size of the schedule.
+func (c *CLI) Members(queue string) int64 { return c.Size("ZCARD", c.Key(queue, "due")) }
+
+// Size returns the number that a command returns.
+func (c *CLI) Size(words ...string) int64 {
+	c.T.Helper()
+	m := c.Do(words...)
+	n, err := m.AsInt64()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return n
+}
+
+// Retries schedules retries of a message, as after failed attempts of groups.
+func (c *CLI) Retries(queue, id string, due time.Time, groups ...string) {
+	c.T.Helper()
+	client, k := c.Server.Client(c.T), lua.NewKeys(c.Prefix, queue)
+	for _, group := range groups {
+		member := lua.Member{Kind: lua.MemberRetry, ID: id, Group: group, Of: "1-1"}.String()
+		for _, words := range [][]string{
+			{"HSET", k.Payload, member, "p"}, {"HSET", k.Meta, member,
+				fmt.Sprintf(`{"id":%q,"for":%q,"attempt":"2"}`, id, group)},
+			{"ZADD", k.Due, fmt.Sprint(due.UnixMilli()), member},
+		} {
+			if err := client.Do(c.T.Context(), client.B().Arbitrary(words...).Build()).Error(); err != nil {
+				c.T.Fatal(err)
+			}
+		}
+	}
+}
+
+// OneLetter creates a dead letter of group g by plain commands, and returns its name.
+func (c *CLI) OneLetter(payload string) string {
+	c.T.Helper()
+	r := c.Redis()
+	// The letter's group and queue must exist.
+	err := r.Do(c.T.Context(),
+		r.B().XgroupCreate().Key(c.Key("q", "stream")).Group("g").Id("0").Mkstream().Build()).Error()
+	if err != nil && !strings.Contains(err.Error(), "BUSYGROUP") {
+		c.T.Fatal(err)
+	}
+	letter, err := r.Do(c.T.Context(),
+		r.B().Xadd().Key(c.Key("q", "dead")).Id("*").FieldValue().FieldValue("id", "order-42").
+			FieldValue("payload", payload).FieldValue("attempt", "3").FieldValue("h:tenant", "acme").
+			FieldValue("h:debug", "1").FieldValue("max_attempts", "7").
+			FieldValue("group", "g").FieldValue("reason", "max_attempts").FieldValue("error", "oops").Build()).ToString()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	return letter
+}
+
+// Place returns the only place of a message of queue q.
+func (c *CLI) Place(id string) admin.Place {
+	c.T.Helper()
+	var places []admin.Place
+	c.JSON(&places, "show", "q", id)
+	if len(places) != 1 {
+		c.T.Fatalf("%+v", places)
+	}
+	return places[0]
+}
+
+// Letters creates dead letters for three messages and two groups, and returns them oldest first.
+func (c *CLI) Letters() []admin.Letter {
+	c.T.Helper()
+	c.OK("queue", "set", "q", "--create", "retry_min=1ms", "retry_max=1ms", "max_attempts=1")
+	c.Serve()
+	r := c.Redis()
+	for _, group := range []string{"g1", "g2"} { // both, before acknowledgements of the first free the entries
+		create := r.B().XgroupCreate().Key(c.Key("q", "stream")).Group(group).Id("0").Mkstream().Build()
+		if err := r.Do(c.T.Context(), create).Error(); err != nil {
+			c.T.Fatal(err)
+		}
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		c.OK("schedule", "q", "--id", id, "--header", "k=v", "payload of "+id)
+	}
+	for group, code := range map[string]string{"g1": "1", "g2": "65"} {
+		w := c.Start("work", "q", "--group", group, "--", "sh", "-c", "echo oops in "+group+" >&2; exit "+code)
+		redistest.Eventually(c.T, Patience, func() (bool, string) {
+			out := c.Run("dead", "list", "q", "--group", group).Out // the group is unknown until its worker runs
+			return strings.Count(out, "\n") == 4, out + w.Err.String()
+		})
+		w.Stop()
+		w.Wait()
+	}
+	var all []admin.Letter
+	for line := range strings.Lines(c.OK("dead", "list", "q", "--json")) {
+		var l admin.Letter
+		Decode(c.T, line, &l)
+		all = append([]admin.Letter{l}, all...)
+	}
+	return all
+}
+
+// Do runs a plain command.
+func (c *CLI) Do(words ...string) rueidis.RedisMessage {
+	c.T.Helper()
+	r := c.Redis()
+	m, err := r.Do(c.T.Context(), r.B().Arbitrary(words[0]).Args(words[1:]...).Build()).ToMessage()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		c.T.Fatalf("%q: %v", words, err)
+	}
+	return m
+}
+
+// BeatOld writes the heartbeat of a bridge of the previous release. It has no protocol level, so the bridge may
+// support neither keys nor rates.
+func (c *CLI) BeatOld() {
+	c.T.Helper()
+	client := c.Server.Client(c.T)
+	clock, err := client.Do(c.T.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	beat := client.B().Zadd().Key(lua.NewGlobals(c.Prefix).Bridges).ScoreMember().
+		ScoreMember(float64(clock[0]*1000), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3").Build()
+	if err := client.Do(c.T.Context(), beat).Error(); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// InPartition runs a command on a key of a partition of q.
+func (c *CLI) InPartition(partition int, command, key string, args ...string) {
+	c.T.Helper()
+	r := c.Redis()
+	all := append([]string{c.Key(lua.PartitionName("q", partition), key)}, args...)
+	if err := r.Do(c.T.Context(), r.B().Arbitrary(command).Args(all...).Build()).Error(); err != nil {
+		c.T.Fatal(err)
+	}
+}
+
+// Scheduled returns how many messages of a queue are scheduled.
+func (c *CLI) Scheduled(queue string) int64 {
+	c.T.Helper()
+	var all []admin.QueueStats
+	if c.JSON(&all, "stats"); len(all) == 0 { // the queue is unknown yet
+		return 0
+	}
+	at := slices.IndexFunc(all, func(s admin.QueueStats) bool { return s.Queue == queue })
+	return all[max(0, at)].Scheduled
+}

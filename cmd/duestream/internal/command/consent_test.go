@@ -1,0 +1,84 @@
+package command_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+)
+
+// effects says for every command what it may do to data in Redis. "asks" marks commands that can delete data they do
+// not name one by one, followed by arguments with which they would.
+var effects = map[string]string{
+	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
+	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
+	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads", "duestream work": "moves",
+	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
+	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
+	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
+	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets", "duestream queue rollback": "moves",
+	"duestream recur": "reads", "duestream recur add": "sets", "duestream recur list": "reads", "duestream recur show": "reads",
+	"duestream recur pause": "sets", "duestream recur resume": "sets", "duestream recur run": "adds", "duestream recur rm": "named",
+	"duestream recur apply": "sets",
+	"duestream push":        "reads", "duestream push add": "sets", "duestream push list": "reads", "duestream push rm": "named",
+	"duestream push rotate": "sets", "duestream push run": "moves",
+	"duestream token": "reads", "duestream token add": "sets", "duestream token list": "reads", "duestream token rm": "named",
+	"duestream gateway": "serves",
+	"duestream pause":   "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
+	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
+	"duestream functions": "reads", "duestream functions load": "adds", "duestream functions show": "reads",
+	"duestream functions delete": "asks", "duestream functions dump": "reads",
+	"duestream doctor": "repairs without loss", "duestream bench": "deletes its own", "duestream conformance": "has a server of its own",
+	"duestream man": "reads", "duestream version": "reads", "duestream help": "reads",
+	"duestream completion": "reads", "duestream completion bash": "reads", "duestream completion zsh": "reads",
+	"duestream completion fish": "reads", "duestream completion powershell": "reads",
+}
+
+// The bug: a purge of all dead letters in a script, or over ssh, deleted without a question. Commands that delete
+// data they do not name one by one now need --yes if nobody can be asked. A new command must be added to effects.
+func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
+	t.Parallel()
+	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
+	there := map[string]bool{}
+	for _, cmd := range tree() {
+		name := cmd.CommandPath()
+		there[name] = true
+		effect := strings.Fields(effects[name])
+		if len(effect) == 0 {
+			t.Errorf("%s: nothing says what it does to Redis", name)
+			continue
+		}
+		asks := effect[0] == "asks"
+		if marked := cmd.Annotations["destroys"] != ""; marked != asks || asks != (cmd.Flags().Lookup("yes") != nil) {
+			t.Errorf("%s: listed as asking: %t, marked as destroying: %t", name, asks, marked)
+		}
+		if !asks {
+			continue
+		}
+		args := slices.Concat(strings.Fields(name)[1:], effect[1:])
+		c.Fails(exit.Invalid, []string{"this deletes ", "add --yes"}, args...)
+		c.Fails(exit.Unavailable, nil, append(args, "--yes")...)
+	}
+	for name := range effects {
+		if !there[name] {
+			t.Errorf("%s is listed, and does not exist", name)
+		}
+	}
+}
+
+// A purge needs consent with any filter. A dry run needs none.
+func TestPurgeByFlagsNeedsConsentWhateverTheFlags(t *testing.T) {
+	t.Parallel()
+	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
+	for _, flags := range []string{
+		"--all", "--group g", "--reason expired", "--error x", "--id x", "--older-than 1h", "--newer-than 1h", "--limit 1", "--all --json", "--all --group g",
+	} {
+		args := append([]string{"dead", "purge", "q"}, strings.Fields(flags)...)
+		c.Fails(exit.Invalid, []string{"add --yes"}, args...)
+		c.Fails(exit.Unavailable, nil, append(args, "--dry-run")...)
+		c.Fails(exit.Unavailable, nil, append(args, "--yes")...)
+	}
+	c.Fails(exit.Unavailable, nil, "dead", "purge", "q", "1-0")
+}

@@ -1,0 +1,5 @@
+package command
+
+// Names for the tests outside of this package.
+
+type Reported = reported

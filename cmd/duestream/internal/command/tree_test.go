@@ -1,0 +1,210 @@
+package command_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
+	"github.com/duestream/duestream/cmd/duestream/internal/command"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+	"github.com/duestream/duestream/cmd/duestream/internal/settings"
+	"github.com/duestream/duestream/cmd/duestream/internal/tools"
+)
+
+// newRoot returns the root command of a run.
+func newRoot() *cobra.Command {
+	a := &cli.App{}
+	return command.Root(a)
+}
+
+// tree returns all commands, including those of cobra.
+func tree() []*cobra.Command {
+	root := newRoot()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	return tools.AllCommands(root)
+}
+
+// ofCobra reports whether a command comes from cobra.
+func ofCobra(cmd *cobra.Command) bool {
+	return strings.HasPrefix(cmd.CommandPath(), "duestream completion") || cmd.CommandPath() == "duestream help"
+}
+
+func TestEveryCommandHasAnExampleThatItsParserTakes(t *testing.T) {
+	t.Parallel()
+	for _, cmd := range tree() {
+		if ofCobra(cmd) {
+			continue
+		}
+		if cmd.Short == "" || cmd.Example == "" {
+			t.Errorf("%s has no short text, or no example", cmd.CommandPath())
+		}
+		if !strings.HasPrefix(cmd.Example, "  ") {
+			t.Errorf("the example of %s is not indented like those of the others", cmd.CommandPath())
+		}
+		for line := range strings.Lines(cmd.Example) {
+			_, line, found := strings.Cut(strings.TrimSpace(line), "duestream ")
+			if !found || strings.HasPrefix(line, "#") {
+				continue
+			}
+			line, _, _ = strings.Cut(line, " | ")
+			line, _, _ = strings.Cut(line, " >")
+			line, _, _ = strings.Cut(line, " <")
+			root := newRoot()
+			words := strings.Fields(strings.ReplaceAll(line, "'", ""))
+			target, rest, err := root.Find(words)
+			if err == nil {
+				err = target.ParseFlags(rest)
+			}
+			if err == nil {
+				err = target.ValidateArgs(target.Flags().Args())
+			}
+			if err != nil || !strings.HasPrefix(target.CommandPath(), cmd.CommandPath()) {
+				t.Errorf("example of %s: %q: %v", cmd.CommandPath(), line, err)
+			}
+		}
+	}
+}
+
+// withoutJSON holds the commands without --json, with the reason.
+var withoutJSON = map[string]string{
+	"duestream":                       "prints help",
+	"duestream serve":                 "prints nothing; its log is JSON",
+	"duestream dev":                   "for people to watch",
+	"duestream work":                  "prints what the commands print that it runs",
+	"duestream man":                   "prints a manual page",
+	"duestream queue":                 "prints help",
+	"duestream functions":             "prints help",
+	"duestream functions dump":        "prints Lua",
+	"duestream export":                "prints lines of JSON",
+	"duestream dead":                  "prints help",
+	"duestream bulk":                  "prints help",
+	"duestream recur":                 "prints help",
+	"duestream push":                  "prints help",
+	"duestream token":                 "prints help",
+	"duestream migrate":               "prints help",
+	"duestream push run":              "prints nothing but its log",
+	"duestream gateway":               "prints a token at the first start, and else nothing but its log",
+	"duestream help":                  "prints help",
+	"duestream completion":            "prints help",
+	"duestream completion bash":       "prints a script",
+	"duestream completion zsh":        "prints a script",
+	"duestream completion fish":       "prints a script",
+	"duestream completion powershell": "prints a script",
+}
+
+func TestEveryCommandThatPrintsDataHasJSON(t *testing.T) {
+	t.Parallel()
+	all := map[string]bool{}
+	for _, cmd := range tree() {
+		name := cmd.CommandPath()
+		all[name] = true
+		has, exempt := cmd.Flags().Lookup("json") != nil, withoutJSON[name] != ""
+		if has == exempt {
+			t.Errorf("%s: --json %t, but listed as without it: %t", name, has, exempt)
+		}
+	}
+	for name := range withoutJSON {
+		if !all[name] {
+			t.Errorf("%s is listed, and does not exist", name)
+		}
+	}
+}
+
+// unescape reverses escape.
+func unescape(page string) string {
+	for _, pair := range [][2]string{
+		{`\-`, "-"}, {`\(ha`, "^"}, {`\(ti`, "~"}, {`\(ga`, "`"}, {`\(aq`, "'"}, {`\(dq`, `"`}, {`\&.`, "."}, {`\fB`, ""},
+		{`\fI`, ""}, {`\fR`, ""}, {`\e`, `\`},
+	} {
+		page = strings.ReplaceAll(page, pair[0], pair[1])
+	}
+	return regexp.MustCompile(`\\\[u([0-9A-F]{4})\]`).ReplaceAllStringFunc(page, func(s string) string {
+		n, _ := strconv.ParseInt(s[3:7], 16, 32)
+		return string(rune(n))
+	})
+}
+
+func TestManualHasEveryCommandFlagCodeAndVariable(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "man1")
+	c := &clitest.CLI{T: t, URL: clitest.Unreachable}
+	raw := c.OK("man")
+	c.OK("man", "--dir", dir)
+	whole := unescape(raw)
+	has := func(what, text, page string) {
+		if !strings.Contains(page, text) {
+			t.Errorf("%s is not in the manual of %s", text, what)
+		}
+	}
+	for _, cmd := range tree() {
+		file := filepath.Join(dir, tools.ManName(cmd)+".1")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		own := unescape(string(text))
+		for _, page := range []string{whole, own} {
+			if cmd.HasParent() {
+				has(cmd.CommandPath(), cmd.UseLine(), page)
+			}
+			for line := range strings.Lines(cmd.Example) {
+				has(cmd.CommandPath(), strings.TrimSpace(line), page)
+			}
+			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { has(cmd.CommandPath(), "--"+f.Name, page) })
+		}
+		if cmd.HasParent() {
+			has(cmd.CommandPath(), cmd.Short, own)
+		}
+		clean(t, file, string(text))
+	}
+	clean(t, "duestream.1", raw)
+	settings.Each(func(name, _, _, meaning string) { has("duestream", name, whole); has("duestream", meaning, whole) })
+	for line := range strings.Lines(exit.Help) {
+		if code, meaning, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
+			has("duestream", code+"\n"+strings.TrimSpace(meaning), whole)
+		}
+	}
+	c.Fails(exit.Failure, []string{"not a directory"}, "man", "--dir", file(t)+"/man")
+}
+
+// file returns the name of a file, for where a directory belongs.
+func file(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// clean checks that each line that looks like a request of troff's is one of ours; where groff is installed, that it has
+// nothing to say.
+func clean(t *testing.T, name, page string) {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "'") || strings.HasPrefix(line, ".") &&
+			!regexp.MustCompile(`^\.(TH|SH|SS|TP|PP|nf|fi)\b`).MatchString(line) {
+			t.Errorf("%s: %q means something to troff", name, line)
+		}
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		return
+	}
+	cmd := exec.Command(groff, "-Tutf8", "-man", "-ww", "-z")
+	cmd.Stdin = strings.NewReader(page)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}

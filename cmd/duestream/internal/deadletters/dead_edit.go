@@ -1,0 +1,283 @@
+package deadletters
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/linefile"
+	"github.com/duestream/duestream/cmd/duestream/internal/output"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+	"github.com/duestream/duestream/internal/ndjson"
+)
+
+type editFlags struct {
+	replacement
+	unset []string
+}
+
+func deadEdit(a *cli.App) *cobra.Command {
+	var o editFlags
+	cmd := &cobra.Command{
+		Use:   "edit <queue> <letter>",
+		Short: "Schedule a dead letter again, with another payload or other headers",
+		Long: `Changes payload or headers of a dead letter, and schedules it at once for the group it
+failed in, or for --to, from attempt 1 and without its old expiry. What is not changed stays as it was.
+Either the changed message is scheduled and the letter is gone, or nothing happened.
+
+On a terminal and without any change on the command line, $VISUAL or $EDITOR is started
+with payload and headers as JSON. Left as it is, or with an error, nothing happens.`,
+		Example: `  duestream dead edit emails 1767000000000-0 --header tenant=acme --unset-header debug
+  duestream dead edit emails 1767000000000-0 --payload-file - --in 5m <fixed.json
+  EDITOR=nano duestream dead edit emails 1767000000000-0`,
+	}
+	o.flags(cmd, "the new payload", "the new payload is in this file", "set this header", "it")
+	f := cmd.Flags()
+	f.StringArrayVar(&o.unset, "unset-header", nil, "remove the header of this name; may be given again")
+	f.BoolVar(&o.DryRun, "dry-run", false, "only show what would be scheduled")
+	inEditor := false
+	return a.WithKnownQueues(cmd, func([]string) error {
+		err := o.readPayload(a)
+		inEditor = o.Payload == nil && o.headers == nil && o.unset == nil
+		if err = errors.Join(o.check(), err); err == nil && inEditor && !term.IsTerminal(a.In) {
+			err = usage.Errorf("nothing to change: give --payload, --payload-file, --header or --unset-header; " +
+				"on a terminal an editor is started without them")
+		}
+		return err
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		l, err := op.DeadLetters().Show(ctx, args[0], args[1])
+		if err != nil {
+			return err
+		}
+		change := change{payload: o.Payload, headers: o.apply(l.Headers)}
+		if inEditor {
+			editor := func(ctx context.Context, file string) error { return openEditor(ctx, a, file) }
+			if change, err = editLetter(ctx, l, editor); err != nil {
+				return err
+			}
+		}
+		return edit(ctx, a, op.DeadLetters(), args[0], l, change, o)
+	})
+}
+
+// change holds the new payload and headers of a dead letter. A nil field keeps the old value.
+type change struct {
+	payload *[]byte
+	headers *map[string]string
+}
+
+func (o *editFlags) check() error {
+	if err := cli.CheckGroup(o.To); err != nil {
+		return err
+	}
+	for _, name := range o.unset {
+		if _, both := o.headers[name]; both {
+			return usage.Errorf("header %q is set and unset", name)
+		}
+	}
+	return nil
+}
+
+// apply returns the old headers with the changes of the flags, or nil if the flags change none.
+func (o *editFlags) apply(old map[string]string) *map[string]string {
+	if o.headers == nil && o.unset == nil {
+		return nil
+	}
+	all := maps.Clone(old)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, o.headers)
+	for _, name := range o.unset {
+		delete(all, name)
+	}
+	return &all
+}
+
+// edit redrives a letter with its change. It does not read the letter again: a letter never changes, it can only be
+// deleted.
+func edit(ctx context.Context, a *cli.App, letters *admin.DeadLetters, queue string, l admin.Letter, c change,
+	o editFlags) error {
+	if c.headers != nil {
+		l.Headers = *c.headers
+	}
+	if c.payload != nil {
+		l.Payload = *c.payload
+	}
+	o.Payload, o.Headers = c.payload, c.headers
+	result, err := letters.Redrive(ctx, queue, []string{l.Letter}, o.RedriveOptions)
+	switch {
+	case err != nil:
+		return err
+	case result.Gone > 0:
+		return fmt.Errorf("%w: dead letter %s was redriven or purged meanwhile", admin.ErrNotFound, l.Letter)
+	case result.NoPayload > 0:
+		return fmt.Errorf("%w: the payload was lost: give one with --payload or --payload-file", exit.ErrNothing)
+	case result.Unreadable > 0:
+		return fmt.Errorf("%w: the headers could not be read: set them with --header, or remove one with --unset-header",
+			exit.ErrNothing)
+	case result.GroupGone > 0:
+		return fmt.Errorf("%w: there is no group %s: send it to another one with --to", exit.ErrNothing,
+			groupList(result.GoneGroups))
+	}
+	value := struct {
+		Letter  string            `json:"letter"`
+		ID      string            `json:"id"`
+		Group   string            `json:"group,omitempty"`
+		In      int64             `json:"in_ms"`
+		Headers map[string]string `json:"headers,omitempty"`
+		Payload admin.Payload     `json:"payload"`
+		DryRun  bool              `json:"dry_run"`
+	}{l.Letter, l.ID, cmp.Or(o.To, l.Group), o.Delay.Milliseconds(), l.Headers, l.Payload, o.DryRun}
+	return a.Print(value, func() {
+		rows := [][]string{
+			{output.Done("redriven", o.DryRun), human.OneLine(l.ID, 256)},
+			{"for", human.OrDash(human.OneLine(cmp.Or(o.To, l.Group), 256))},
+			{"attempt", "1"}, {"due", human.Relative(time.Now().Add(o.Delay), time.Now())},
+		}
+		term.Table(a.Out, append(rows, output.MapRows("header ", l.Headers)...))
+		if o.DryRun {
+			a.DescribePayload(l.Payload)
+		}
+	})
+}
+
+// editForm is a dead letter as an editor shows it. A payload that is a compact JSON object or list is shown as JSON,
+// any other payload as text.
+type editForm struct {
+	Payload       json.RawMessage   `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	Headers       map[string]string `json:"headers"`
+}
+
+func formOf(l admin.Letter) ([]byte, error) {
+	form := editForm{Headers: l.Headers}
+	if form.Headers == nil {
+		form.Headers = map[string]string{}
+	}
+	var compact bytes.Buffer
+	switch first := bytes.TrimLeft(l.Payload, " "); {
+	case l.Payload == nil:
+	case !utf8.Valid(l.Payload):
+		form.PayloadBase64 = new(base64.StdEncoding.EncodeToString(l.Payload))
+	case len(first) > 0 && (first[0] == '{' || first[0] == '[') && json.Compact(&compact, l.Payload) == nil &&
+		bytes.Equal(compact.Bytes(), l.Payload):
+		form.Payload = json.RawMessage(l.Payload)
+	default:
+		text, err := plainJSON(string(l.Payload))
+		if err != nil {
+			return nil, err
+		}
+		form.Payload = text
+	}
+	text, err := plainJSON(form)
+	if err != nil {
+		return nil, err
+	}
+	var indented bytes.Buffer
+	err = json.Indent(&indented, text, "", "  ")
+	return indented.Bytes(), err
+}
+
+// plainJSON encodes without HTML escapes.
+func plainJSON(value any) ([]byte, error) {
+	var b bytes.Buffer
+	err := output.Encoder(&b).Encode(value)
+	return b.Bytes(), err
+}
+
+// readForm reads a text of formOf after the user changed it. It checks all limits here, while the user's text can
+// still be saved.
+func readForm(text []byte) (change, error) {
+	var form editForm
+	if err := ndjson.Decode(text, &form); err != nil {
+		return change{}, err
+	}
+	var c change
+	if form.Payload != nil || form.PayloadBase64 != nil {
+		payload, err := linefile.Payload(form.Payload, form.PayloadBase64)
+		if err != nil {
+			return change{}, err
+		}
+		if payload == nil {
+			payload = []byte{}
+		}
+		c.payload = &payload
+	}
+	if form.Headers == nil {
+		form.Headers = map[string]string{}
+	}
+	c.headers = &form.Headers
+	if c.payload == nil {
+		return c, admin.CheckHeaders(form.Headers)
+	}
+	return c, errors.Join(admin.CheckPayload(*c.payload), admin.CheckHeaders(form.Headers))
+}
+
+// editLetter lets the user change a letter in an editor. If the result is refused, the text stays in a file that the
+// error names.
+func editLetter(ctx context.Context, l admin.Letter, editor func(context.Context, string) error) (change, error) {
+	before, err := formOf(l)
+	if err != nil {
+		return change{}, err
+	}
+	file, err := os.CreateTemp("", "duestream-*.json")
+	if err != nil {
+		return change{}, err
+	}
+	name := file.Name()
+	_, err = file.Write(before)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return change{}, err
+	}
+	if err := editor(ctx, name); err != nil {
+		os.Remove(name)
+		return change{}, fmt.Errorf("nothing was changed: the editor failed: %w", err)
+	}
+	after, err := os.ReadFile(name)
+	if err != nil {
+		return change{}, err
+	}
+	c, err := readForm(after)
+	if err != nil {
+		return change{}, usage.Errorf("nothing was changed, the text is kept in %s: %w", name, err)
+	}
+	os.Remove(name)
+	if c.payload != nil && l.Payload != nil && bytes.Equal(*c.payload, l.Payload) {
+		c.payload = nil
+	}
+	if old, err := readForm(before); err == nil && maps.Equal(*c.headers, *old.headers) {
+		c.headers = nil
+	}
+	if c == (change{}) {
+		return c, usage.Errorf("nothing was changed: `duestream dead redrive` schedules a letter as it is")
+	}
+	return c, nil
+}
+
+// openEditor opens a file in $VISUAL, else $EDITOR, else vi.
+func openEditor(ctx context.Context, a *cli.App, file string) error {
+	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
+	cmd := exec.CommandContext(ctx, words[0], slices.Concat(words[1:], []string{file})...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.In, term.Unfiltered(a.Out).(io.Writer), term.Unfiltered(a.Err).(io.Writer)
+	return cmd.Run()
+}

@@ -1,0 +1,189 @@
+package deadletters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/output"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
+)
+
+type redriveFlags struct {
+	selection
+	replacement
+	noHeaders bool
+	rate      string
+}
+
+func deadRedrive(a *cli.App) *cobra.Command {
+	var o redriveFlags
+	cmd := &cobra.Command{
+		Use:   "redrive <queue> [<letter>...]",
+		Short: "Schedule dead letters again",
+		Long: `Schedules dead letters again, each for the group it failed in, from attempt 1 and without
+its old expiry. These stay as they are (exit code 6): a letter whose payload was lost,
+without --payload or --payload-file; one whose headers could not be read, without --header
+or --no-headers; and one of a group that does not exist any more, without --to. An
+interrupt stops after the letters under way, and says how far it got; the same command
+goes on with the rest.`,
+		Example: `  duestream dead redrive emails 1767000000000-0
+  duestream dead redrive emails --group mailer --error timeout --rate 50/s
+  duestream dead redrive emails --reason max_attempts --spread 10m
+  duestream dead redrive emails --reason group_gone --to mailer
+  duestream dead redrive emails --all --dry-run`,
+	}
+	o.selection.flags(cmd)
+	o.replacement.flags(cmd, "replace the payload of each", "replace the payload of each by this file",
+		"replace the headers of each by these", "each")
+	f := cmd.Flags()
+	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
+	flags.DelayVar(f, &o.Spread, "spread", "deliver each at a random moment of so long after that")
+	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
+	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
+	return a.WithKnownQueues(cmd, func(args []string) error {
+		return errors.Join(o.check(args[1:]), o.complete(a))
+	}, func(ctx context.Context, op *admin.Admin, args []string) error {
+		return redrive(ctx, a, op, args[0], args[1:], o)
+	})
+}
+
+// complete sets the options that no flag sets directly, and checks all options.
+func (o *redriveFlags) complete(a *cli.App) error {
+	o.DryRun = o.dryRun
+	if err := cli.CheckGroup(o.To); err != nil {
+		return err
+	}
+	if err := o.readPayload(a); err != nil {
+		return err
+	}
+	if o.headers != nil || o.noHeaders {
+		set := map[string]string(o.headers)
+		o.Headers = &set
+	}
+	var err error
+	o.Rate, err = flags.ParseRate(o.rate)
+	return err
+}
+
+func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, names []string, o redriveFlags) error {
+	letters := op.DeadLetters()
+	bar := term.NewProgress(a.Err, "letters")
+	if bar.Draws() { // with Progress set, all letters are counted first: worth it only for a bar
+		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
+	}
+	var first firstLetters
+	if o.dryRun {
+		o.Selected = first.add
+	}
+	var result admin.RedriveResult
+	var err error
+	if len(names) > 0 {
+		result, err = letters.Redrive(ctx, queue, names, o.RedriveOptions)
+	} else {
+		result, err = letters.RedriveMatching(ctx, queue, o.filter, o.RedriveOptions)
+	}
+	bar.Clear()
+	if err == nil && len(names) == 0 {
+		found := result.Scheduled + result.Gone + result.Left()
+		if err := checkFound(ctx, op, queue, o.filter, found); err != nil {
+			return err
+		}
+	}
+	value := struct {
+		admin.RedriveResult
+		DryRun bool         `json:"dry_run"`
+		First  firstLetters `json:"first,omitempty"`
+	}{result, o.dryRun, first}
+	printed := a.Print(value, func() {
+		fmt.Fprintf(a.Out, "%s %s, gone %s, without payload %s\n", output.Done("redriven", o.dryRun),
+			human.Thousands(result.Scheduled), human.Thousands(result.Gone), human.Thousands(result.NoPayload))
+		sayRefused(a.Out, result)
+		listFirst(a, first, result.Scheduled+result.Left())
+	})
+	sayStopped(a, err)
+	switch left := result.Gone + result.Left(); {
+	case err != nil:
+		return err
+	case printed != nil:
+		return printed
+	case len(names) > 0 && result.Gone == len(names):
+		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
+	case result.Left() > 0 || len(names) > 0 && left > 0:
+		return fmt.Errorf("%w: not redriven: %s", exit.Refused(result.Scheduled > 0), human.Counted(left, "letter"))
+	}
+	return nil
+}
+
+// sayRefused names the flags that the refused letters need.
+func sayRefused(w io.Writer, r admin.RedriveResult) {
+	if r.Unreadable > 0 {
+		fmt.Fprintf(w, "%s whose headers could not be read: give --header, or --no-headers\n", human.Thousands(r.Unreadable))
+	}
+	if r.GroupGone > 0 {
+		fmt.Fprintf(w, "%s for groups that do not exist: %s (--to sends them to another group)\n", human.Thousands(r.GroupGone), groupList(r.GoneGroups))
+	}
+}
+
+// groupList lists at most ten groups, and says how many more there are.
+func groupList(groups []string) string {
+	const most = 10
+	names := make([]string, 0, most)
+	for _, group := range groups[:min(most, len(groups))] {
+		names = append(names, human.OneLine(group, 60))
+	}
+	if more := len(groups) - most; more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// firstLetters holds the first ten letters that a dry run selects.
+type firstLetters []letterInBrief
+
+type letterInBrief struct {
+	Letter string `json:"letter"`
+	ID     string `json:"id"`
+	Group  string `json:"group,omitempty"`
+	Reason string `json:"reason"`
+	err    string
+}
+
+func (f *firstLetters) add(l admin.Letter) {
+	if len(*f) < 10 {
+		*f = append(*f, letterInBrief{l.Letter, l.ID, l.Group, l.Reason, l.Error})
+	}
+}
+
+// listFirst prints the first letters of a dry run.
+func listFirst(a *cli.App, first firstLetters, total int) {
+	if len(first) == 0 {
+		return
+	}
+	rows := [][]string{{"LETTER", "ID", "GROUP", "REASON", "ERROR"}}
+	for _, l := range first {
+		group := human.OrDash(human.OneLine(l.Group, 30))
+		rows = append(rows, []string{l.Letter, human.OneLine(l.ID, 40), group, human.OneLine(l.Reason, 30),
+			human.OneLine(l.err, 60)})
+	}
+	term.Table(a.Out, rows)
+	if more := total - len(first); more > 0 {
+		fmt.Fprintf(a.Out, "and %s more\n", human.Thousands(more))
+	}
+}
+
+// sayStopped says after an interrupt how to continue.
+func sayStopped(a *cli.App, err error) {
+	if errors.Is(err, context.Canceled) {
+		a.Note("stopped: the other letters are as they were; the same command goes on with them")
+	}
+}

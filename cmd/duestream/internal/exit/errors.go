@@ -1,0 +1,43 @@
+package exit
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/duestream/duestream/bridge"
+)
+
+// ErrPartly: some items were refused, and each refusal was reported. The other items are done.
+var ErrPartly = errors.New("partly done")
+
+// ErrNothing is an ErrPartly: all items were refused.
+var ErrNothing error = nothingDone{}
+
+type nothingDone struct{}
+
+func (nothingDone) Error() string { return "nothing done" }
+
+func (nothingDone) Is(target error) bool { return target == ErrPartly }
+
+// Refused returns the error of a command that refused items. done reports whether it did the other items.
+func Refused(done bool) error {
+	if done {
+		return ErrPartly
+	}
+	return ErrNothing
+}
+
+// Errors of cancel when no message, or not every message, was waiting.
+var (
+	ErrNoneWaits = fmt.Errorf("%w", bridge.ErrNotScheduled)
+	ErrSomeWait  = fmt.Errorf("%w", ErrPartly)
+)
+
+// ErrUnwell: the doctor printed findings of the severity that was asked for.
+var ErrUnwell = errors.New("something is wrong")
+
+// ErrFunctionsDenied marks the error of a user who may not list or load functions.
+var ErrFunctionsDenied = errors.New("functions are denied")
+
+// ErrCommandStart: the command of work is not there, or may not be executed.
+var ErrCommandStart = errors.New("the command cannot be started")

@@ -1,0 +1,140 @@
+// Package exit has the exit codes of the command, and the errors and hints that belong to them.
+package exit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/usage"
+)
+
+// Exit codes. They are part of the interface: a code never changes its meaning.
+const (
+	OK          = 0
+	Failure     = 1
+	Invalid     = 2
+	NotFound    = 3
+	Duplicate   = 4
+	Unavailable = 5
+	Partly      = 6
+	Full        = 7
+	NotDurable  = 8
+	Unwell      = 9
+	Interrupted = 130
+)
+
+// Help is the table of exit codes for the help.
+const Help = `
+Exit codes:
+  0    done
+  1    failed for another reason than those below
+  2    wrong command line, environment or input; Redis was not touched
+  3    not found, or not scheduled any more
+  4    refused: a message with this ID is scheduled, or inside its dedup window
+  5    Redis is unavailable; what was asked may have been done (safe to repeat with the same ID)
+  6    partly done: some lines, IDs or dead letters were refused, the rest is done; or nothing
+       done: all of them were refused
+  7    Redis is full: the message was not taken
+  8    done, but Redis did not confirm the --durability asked for; repeating with the same ID waits again
+  9    doctor: something is wrong
+  130  interrupted
+`
+
+// outcome maps an error to its exit code and hint.
+type outcome struct {
+	err  error
+	code int
+	hint string
+}
+
+// hintAtRunning is the hint for messages that cancel does not find in the schedule.
+const hintAtRunning = "it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is; " +
+	"what is ready or held by a worker is cancelled with --running"
+
+// outcomes lists the exit code and the hint of each error. The first match counts. Hints about answers of the server
+// come from admin.Hint; the others name commands and flags.
+var outcomes = []outcome{
+	{ErrSomeWait, Partly, hintAtRunning},
+	{ErrPartly, Partly, ""},
+	{ErrUnwell, Unwell, ""},
+	{ErrCommandStart, Failure, "is it there, and may this user execute it? What it was to work on is given back, " +
+		"with no attempt counted, and waits for a worker that can"},
+	{admin.ErrNoQueue, NotFound, "`duestream stats` lists the queues; is --prefix right? `duestream pause` and " +
+		"`duestream queue set` take --create for a queue that is to come"},
+	{admin.ErrNotEmpty, Failure, "with --force it is deleted with all that it holds"},
+	{bridge.ErrInvalid, Invalid, ""},
+	{admin.ErrShrink, Failure, "messages may be in any partition; one that nobody writes to costs little. To " +
+		"have fewer, use another queue"},
+	{admin.ErrKeyed, Failure, "most keys would belong to another partition, and their new messages would be " +
+		"delivered beside those that the queue holds: stop what schedules them, wait until `duestream stats` shows " +
+		"none, grow, and wait 10 s; or accept that with --despite-keys"},
+	{ErrNoneWaits, NotFound, hintAtRunning},
+	{bridge.ErrNotScheduled, NotFound,
+		"it became ready, was cancelled, or never was: `duestream show <queue> <id>` says where it is"},
+	{bridge.ErrNoRecurrence, NotFound, "`duestream recur list` lists them"},
+	{admin.ErrNoToken, NotFound, "`duestream token list` lists them; those of a gateway's file are in that file alone"},
+	{admin.ErrTokenExists, Failure, "a token is not changed: add one with another name, or remove this one first"},
+	{admin.ErrNoTarget, NotFound, "`duestream push list` lists them"},
+	{admin.ErrOneKey, Failure, "`duestream push rotate` gives it a new one first"},
+	{bridge.ErrChanged, Failure, "look at it with `duestream recur show`, and try again"},
+	{admin.ErrNoHistory, NotFound,
+		"`duestream queue set <queue> history=50000/24h` has a queue keep one; it begins with the next change"},
+	{admin.ErrUntold, NotFound, "a history goes back to when it was switched on, and to its limits; `duestream " +
+		"find <id>` says where a message is"},
+	{admin.ErrNotFound, NotFound, "it was acknowledged by every group, cancelled or purged, or never existed"},
+	{admin.ErrNoGroup, NotFound, admin.Hint(admin.ErrNoGroup)},
+	{admin.ErrNoFunctions, Failure,
+		"functions need Redis 7.0 or any Valkey; the in-process server of `duestream dev` has none: dev uses " +
+			"redis-server or valkey-server when one is on the PATH"},
+	{admin.ErrForeignFunctions, Failure,
+		"whose is it? `redis-cli FUNCTION LIST LIBRARYNAME duestream`; --force goes on all the same, and its " +
+			"functions are gone then"},
+	{admin.ErrNewerFunctions, Failure,
+		"clients may rely on the newer ones: use a newer duestream, or go back with --force"},
+	{ErrFunctionsDenied, Failure, "the user needs +function|list +fcall to look, and +function|load " +
+		"+function|delete to change: see Users in docs/OPERATIONS.md"},
+	{admin.ErrNewBridge, Failure, "stop the bridges of this release first: `duestream health` lists them; " +
+		"--force goes on all the same"},
+	{bridge.ErrOldBridge, Failure,
+		"`duestream health` lists the bridges; upgrade the older ones first: see Upgrade and rollback in docs/OPERATIONS.md"},
+	{bridge.ErrNotDurable, NotDurable,
+		"are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
+	{bridge.ErrDuplicate, Duplicate,
+		"`duestream find <id>` says where it is, or that it is finished; one that is scheduled moves with " +
+			"`duestream reschedule`"},
+	{bridge.ErrFull, Full, admin.Hint(bridge.ErrFull)},
+	{bridge.ErrDenied, Failure, admin.Hint(bridge.ErrDenied)},
+	{bridge.ErrUntrusted, Failure, admin.Hint(bridge.ErrUntrusted)},
+	{bridge.ErrUnsupported, Failure, admin.Hint(bridge.ErrUnsupported)},
+	{bridge.ErrWrongType, Failure, admin.Hint(bridge.ErrWrongType)},
+	{bridge.ErrUnavailable, Unavailable, ""},
+	{bridge.ErrUncertain, Unavailable, "a reply was lost: `duestream show <queue> <id>` says what holds now"},
+	{context.DeadlineExceeded, Unavailable, admin.Hint(context.DeadlineExceeded)},
+	{context.Canceled, Interrupted, ""},
+}
+
+// Code returns the exit code of an error.
+func Code(err error) int {
+	if err == nil {
+		return OK
+	}
+	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
+		return Invalid
+	}
+	return outcomeOf(err).code
+}
+
+// outcomeOf returns the outcome of an error; without one of its own it is a failure.
+func outcomeOf(err error) outcome {
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return o
+		}
+	}
+	return outcome{err, Failure, ""}
+}
+
+// Hint returns the hint of the table for an error.
+func Hint(err error) string { return outcomeOf(err).hint }

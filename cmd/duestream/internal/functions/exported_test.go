@@ -1,0 +1,5 @@
+package functions
+
+// Names for the tests outside of this package.
+
+type LibrariesReport = librariesReport

@@ -1,0 +1,121 @@
+package looking
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/term"
+)
+
+// Story returns the command story.
+func Story(a *cli.App) *cobra.Command {
+	var queues []string
+	cmd := &cobra.Command{
+		Use:   "story <id>",
+		Short: "Tell what became of a message, also of one that is gone",
+		Long: `Prints every change of state of a message, as the scripts that made it wrote it down: when, by
+whom, which attempt, how late, why. A queue keeps such a history when its policy says so:
+
+  duestream queue set emails history=50000/24h
+
+keeps at least the newest 50,000 changes of each partition, for a day. "Held" is the time since
+the delivery, or since the worker last extended it. What was done by plain commands, an
+XREADGROUP or XACK, is not told, nor is a purge; duestream find says where a message is now.
+Exit code 3: nothing is told of it, or no queue keeps a history.`,
+		Example: "  duestream story order-42\n  duestream story order-42 --queue emails --json",
+	}
+	check := cli.QueuesFlag(a, cmd, &queues, "read the history of this queue only; may be repeated")
+	return a.WithAdmin(cmd, check, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if err := cli.CheckKnown(ctx, op, queues...); err != nil {
+			return err
+		}
+		s, err := readStory(ctx, a, op, args[0], queues)
+		if err != nil {
+			return err
+		}
+		return a.Print(s, func() { tellStory(a, s.Changes, s.At) })
+	})
+}
+
+// readStory reads the story, with a progress bar if that takes more than 200 ms.
+func readStory(ctx context.Context, a *cli.App, op *admin.Admin, id string, queues []string) (admin.Story, error) {
+	bar, begun := term.NewProgress(a.Err, "read"), time.Now()
+	defer bar.Clear()
+	return op.Story(ctx, id, admin.StoryOptions{Queues: queues, Progress: func(looked, total int64) {
+		if time.Since(begun) > 200*time.Millisecond {
+			bar.Of(looked, total)
+		}
+	}})
+}
+
+// tellStory prints changes as a timeline.
+func tellStory(a *cli.App, changes []admin.Change, now time.Time) {
+	queues := map[string]bool{}
+	for _, c := range changes {
+		queues[c.Queue] = true
+	}
+	rows := [][]string{}
+	for _, c := range changes {
+		row := []string{c.At.Local().Format("2006-01-02 15:04:05.000"), human.Relative(c.At, now)}
+		if len(queues) > 1 {
+			row = append(row, c.Queue)
+		}
+		rows = append(rows, append(row, changeText(c)))
+	}
+	term.Table(a.Out, rows)
+}
+
+// changeText describes a change in words.
+func changeText(c admin.Change) string {
+	var b strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&b, format, args...) }
+	say("%s", human.OneLine(c.Event, 40))
+	if c.Group != "" {
+		say(" in %s", human.OneLine(c.Group, 60))
+	}
+	if c.Attempt > 0 {
+		say(", attempt %d", c.Attempt)
+	}
+	switch {
+	case c.Event == admin.EventReady:
+		say(", %s late", human.Short(time.Duration(c.Late)))
+	case c.Event == admin.EventDead || c.Due.IsZero():
+	default:
+		say(", due %s", c.Due.Local().Format("15:04:05.000"))
+		if d := c.Due.Sub(c.At); d > 0 {
+			say(" (in %s)", human.Short(d))
+		}
+	}
+	if c.Reason != "" {
+		say(", %s", human.OneLine(c.Reason, 60))
+	}
+	if c.Error != "" {
+		say(": %s", human.OneLine(c.Error, 200))
+	}
+	if c.After > 0 {
+		say(", %s after it was ready", human.Short(time.Duration(c.After)))
+	}
+	if c.Idle > 0 {
+		say(", held for %s", human.Short(time.Duration(c.Idle)))
+	}
+	if c.Entry != "" {
+		say(", entry %s", human.OneLine(c.Entry, 60))
+	}
+	if c.Letter != "" {
+		say(", dead letter %s", human.OneLine(c.Letter, 60))
+	}
+	if c.Consumer != "" {
+		say(", held by %s", human.OneLine(c.Consumer, 100))
+	}
+	if c.By != "" {
+		say(", by %s", human.OneLine(c.By, 100))
+	}
+	return b.String()
+}

@@ -1,0 +1,149 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// Cancel returns the command cancel.
+func Cancel(a *cli.App) *cobra.Command {
+	var o reach
+	running := false
+	cmd := &cobra.Command{
+		Use:   "cancel <queue> <id>...",
+		Short: "Take messages out of the schedule",
+		Long: `Takes messages out of the schedule: those that are reported as cancelled will never be
+delivered. When a message is not scheduled any more, but waits to be tried again, its
+retries are cancelled, of all groups. With --retries both are, with --group only the
+retries of one group. What is being worked on is not stopped.
+
+With --running messages are cancelled wherever they are, for all groups or for that of
+--group: also what is ready, and what a worker holds. That is reported as cancelling: the
+worker hears of it within 5 seconds, and the message ends when it lets go. A group
+cannot cancel for itself what it has not read, and what is for other groups as well:
+unread. That is what waits for its first delivery, or is ready.
+
+One of which nothing waits is reported, too: exit code 3 when that is true of all of
+them, 6 when of some.`,
+		Example: `  duestream cancel emails order-42 order-43
+  duestream cancel callbacks order-42 --group partner-a
+  duestream cancel reports big-one --running`,
+	}
+	o.flags(cmd)
+	cmd.Flags().BoolVar(&running, "running", false, "wherever they are, also what a worker holds; with --group for one group")
+	cmd.MarkFlagsMutuallyExclusive("running", "retries")
+	a.OldBridgesFlag(cmd)
+	return a.WithClient(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
+		if running {
+			return cancelRunning(ctx, a, client, o.group, args[0], args[1:])
+		}
+		return cancelMessages(ctx, a, client, o, args[0], args[1:])
+	})
+}
+
+type cancelled struct {
+	ID        string       `json:"id"`
+	Cancelled bool         `json:"cancelled"`
+	Retries   []takenRetry `json:"retries,omitempty"` // the retries that were cancelled
+}
+
+func cancelMessages(ctx context.Context, a *cli.App, client *bridge.Client, o reach, queue string, ids []string) error {
+	answers := make([]cancelled, 0, len(ids))
+	missing := 0
+	var late error // cancelled, but not yet as durable as asked
+	for _, id := range ids {
+		var taken []bridge.Retry
+		err := o.within(&taken, func(s ...bridge.Scope) error { return client.Cancel(ctx, queue, id, s...) })
+		switch {
+		case errors.Is(err, bridge.ErrNotScheduled):
+			missing++
+		case errors.Is(err, bridge.ErrNotDurable):
+			late = err
+		case err != nil:
+			return errors.Join(printCancelled(a, queue, answers), err)
+		}
+		answers = append(answers, cancelled{id, !errors.Is(err, bridge.ErrNotScheduled), takenRetries(taken)})
+	}
+	if printed := printCancelled(a, queue, answers); printed != nil {
+		return printed
+	}
+	switch {
+	case late != nil:
+		return late
+	case missing == 0:
+		return nil
+	case missing == len(ids):
+		return exit.ErrNoneWaits
+	}
+	return fmt.Errorf("%w: not scheduled: %d of %s", exit.ErrSomeWait, missing, human.Counted(len(ids), "message"))
+}
+
+// cancelledRunning is the result for one message of cancel --running, as JSON.
+type cancelledRunning struct {
+	ID      string               `json:"id"`
+	Verdict bridge.CancelVerdict `json:"verdict"`
+	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that are told
+	Retries []takenRetry         `json:"retries,omitempty"` // the retries that were cancelled
+}
+
+func cancelRunning(ctx context.Context, a *cli.App, client *bridge.Client, group, queue string, ids []string) error {
+	done, err := client.CancelRunning(ctx, queue, group, ids...)
+	answers, missing, unread := make([]cancelledRunning, 0, len(done)), 0, 0
+	for _, c := range done {
+		switch c.Verdict {
+		case bridge.VerdictNotFound:
+			if missing++; err != nil { // only a whole search proves that it is nowhere
+				continue
+			}
+		case bridge.VerdictUnread:
+			unread++
+		}
+		answers = append(answers, cancelledRunning{c.ID, c.Verdict, c.Holders, takenRetries(c.Retries)})
+	}
+	printed := a.Print(answers, func() {
+		for _, c := range answers {
+			text := string(c.Verdict)
+			for _, h := range c.Holders {
+				text += fmt.Sprintf(", %s of %s", human.OneLine(h.Consumer, 60), human.OneLine(h.Group, 60))
+			}
+			fmt.Fprintf(a.Out, "%s  %s\n", c.ID, text)
+		}
+	})
+	switch {
+	case err != nil || printed != nil:
+		return errors.Join(printed, err)
+	case missing == len(ids):
+		return fmt.Errorf("cancel %s: %w", queue, admin.ErrNotFound)
+	case unread > 0:
+		return fmt.Errorf("%w: group %s has not read %d of %s yet, and what it has not read is for other groups as well",
+			exit.Refused(missing+unread < len(ids)), group, unread, human.Counted(len(ids), "message"))
+	case missing > 0:
+		return fmt.Errorf("%w: not found: %d of %s", exit.ErrPartly, missing, human.Counted(len(ids), "message"))
+	}
+	return nil
+}
+
+func printCancelled(a *cli.App, queue string, answers []cancelled) error {
+	return a.Print(answers, func() {
+		now := a.Now(queue)
+		for _, c := range answers {
+			state := "cancelled"
+			if !c.Cancelled {
+				state = "not scheduled"
+			}
+			for i, r := range c.Retries {
+				state += []string{", ", ": "}[max(0, 1-i)] + r.whose() + " that was due " + human.Clock(r.Due, now)
+			}
+			fmt.Fprintf(a.Out, "%s  %s\n", c.ID, state)
+		}
+	})
+}

@@ -1,0 +1,63 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+	"github.com/duestream/duestream/cmd/duestream/internal/output"
+)
+
+// Reschedule returns the command reschedule.
+func Reschedule(a *cli.App) *cobra.Command {
+	var w flags.When
+	var o reach
+	cmd := &cobra.Command{
+		Use:   "reschedule <queue> <id> (--in <duration> | --at <time>)",
+		Short: "Move a scheduled message, or its retries, to another time",
+		Long: `Moves a message that is still scheduled: it will not be delivered at the old time. When
+it is not scheduled any more, but waits to be tried again, its retries are moved, of all
+groups: --in 0s has them tried now. With --retries both are, with --group only the
+retries of one group. When nothing waits, nothing is changed, and the exit code is 3.`,
+		Example: `  duestream reschedule emails order-42 --in 2h
+  duestream reschedule emails order-42 --at 2026-12-24T18:00:00Z
+  duestream reschedule callbacks order-42 --in 0s --group partner-a`,
+	}
+	o.flags(cmd)
+	w.Flags(cmd)
+	cmd.MarkFlagsOneRequired("in", "at")
+	return a.WithClient(cmd, o.check, func(ctx context.Context, client *bridge.Client, args []string) error {
+		return moveMessage(ctx, a, client, o, args[0], args[1], w.Option())
+	})
+}
+
+func moveMessage(ctx context.Context, a *cli.App, client *bridge.Client, o reach, queue, id string,
+	to bridge.Option) error {
+	var due time.Time
+	var taken []bridge.Retry
+	err := o.within(&taken, func(s ...bridge.Scope) (err error) {
+		due, err = client.Reschedule(ctx, queue, id, to, s...)
+		return err
+	})
+	if err != nil && !errors.Is(err, bridge.ErrNotDurable) {
+		return err
+	}
+	value := struct {
+		output.ScheduledAt
+		Retries []takenRetry `json:"retries,omitempty"` // the retries that were moved
+	}{output.NewScheduledAt(id, due), takenRetries(taken)}
+	return errors.Join(err, a.Print(value, func() {
+		what := ""
+		for i, r := range value.Retries {
+			what += []string{", ", "  "}[max(0, 1-i)] + r.whose()
+		}
+		fmt.Fprintf(a.Out, "%s  due %s%s\n", id, human.Clock(due, a.Now(queue)), what)
+	}))
+}

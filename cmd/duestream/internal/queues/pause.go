@@ -1,0 +1,106 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+)
+
+// Pause returns the command pause.
+func Pause(a *cli.App) *cobra.Command {
+	return pauseOrResume(a, true, &cobra.Command{
+		Use:   "pause <queue>...",
+		Short: "Have queues keep what is scheduled",
+		Long: `Pauses queues: what is scheduled, retries included, waits, also past its due time, until
+the queue is resumed. What is ready already is still delivered, and workers go on with
+what they hold; with --workers those of all groups take nothing new, within a second or
+two, and finish what they hold. Messages can be scheduled, moved and cancelled as ever. It is the same as
+` + "`duestream queue set <queue> held=true`" + `, and may be repeated.`,
+		Example: "  duestream pause emails\n  duestream pause emails --workers\n  duestream pause --all\n" +
+			"  duestream pause imports --create",
+	})
+}
+
+// heldQueue is the result of pause and resume for a queue, as JSON.
+type heldQueue struct {
+	Queue   string `json:"queue"`
+	Held    bool   `json:"held"`
+	Workers bool   `json:"workers,omitempty"` // the workers are paused as well
+	Changed bool   `json:"changed"`
+	Known   bool   `json:"known"` // always true: an unknown queue is refused
+}
+
+func pauseOrResume(a *cli.App, held bool, cmd *cobra.Command) *cobra.Command {
+	var all, workers bool
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		switch {
+		case all && len(args) > 0:
+			return errors.New("name queues, or give --all, not both")
+		case !all && len(args) == 0:
+			return errors.New("name a queue, or give --all")
+		}
+		return nil
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all queues that the bridges know")
+	if held {
+		cmd.Flags().BoolVar(&workers, "workers", false, "workers take nothing new either")
+	}
+	begin := a.WithKnownQueues
+	if held {
+		begin = a.WithQueues
+	}
+	return begin(cmd, nil, func(ctx context.Context, op *admin.Admin, queues []string) error {
+		if all {
+			var err error
+			if queues, err = op.Queues(ctx); err != nil {
+				return err
+			}
+		}
+		answers := []heldQueue{}
+		for _, queue := range queues {
+			changed, err := pauseQueue(ctx, op, queue, held, workers)
+			if err != nil && len(answers) > 0 {
+				return errors.Join(printHeld(a, answers), err)
+			}
+			if err != nil {
+				return err
+			}
+			answers = append(answers, heldQueue{queue, held, workers, changed, true})
+		}
+		return printHeld(a, answers)
+	})
+}
+
+func pauseQueue(ctx context.Context, op *admin.Admin, queue string, held, workers bool) (changed bool, err error) {
+	if workers {
+		return op.PauseWorkers(ctx, queue)
+	}
+	return op.Pause(ctx, queue, held)
+}
+
+func printHeld(a *cli.App, done []heldQueue) error {
+	return a.Print(done, func() {
+		if len(done) == 0 {
+			fmt.Fprintln(a.Out, "no queues")
+		}
+		for _, q := range done {
+			switch {
+			case q.Workers && q.Changed:
+				fmt.Fprintf(a.Out, "%s  paused, with its workers: they finish what they hold, and take nothing new\n", q.Queue)
+			case q.Held && q.Changed:
+				fmt.Fprintf(a.Out, "%s  paused: what is scheduled waits; what is ready is still delivered\n", q.Queue)
+			case q.Held:
+				fmt.Fprintf(a.Out, "%s  was paused already\n", q.Queue)
+			case q.Changed:
+				fmt.Fprintf(a.Out, "%s  resumed: what is overdue becomes ready now\n", q.Queue)
+			default:
+				fmt.Fprintf(a.Out, "%s  was not paused\n", q.Queue)
+			}
+		}
+	})
+}

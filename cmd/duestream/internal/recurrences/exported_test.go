@@ -1,0 +1,5 @@
+package recurrences
+
+// Names for the tests outside of this package.
+
+type Recurring = recurring

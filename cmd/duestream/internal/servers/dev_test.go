@@ -1,0 +1,164 @@
+package servers_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
+	"github.com/duestream/duestream/integration/redistest"
+)
+
+var (
+	devURL  = regexp.MustCompile(`url +redis://(127\.0\.0\.1:[0-9]+)`)
+	devData = regexp.MustCompile(`data +in (/\S+)`)
+)
+
+// children reports whether dev can start a server as a child process here.
+func children() bool {
+	for _, name := range []string{"redis-server", "valkey-server"} {
+		if _, err := exec.LookPath(name); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+func find1(t *testing.T, pattern *regexp.Regexp, text string) string {
+	t.Helper()
+	m := pattern.FindStringSubmatch(text)
+	if m == nil {
+		t.Fatalf("no %s in\n%s", pattern, text)
+	}
+	return m[1]
+}
+
+func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"child": {"dev"}, "in process": {"dev", "--in-process"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			child := name == "child" && children()
+			began := time.Now()
+			dev := (&clitest.CLI{T: t}).StartDev(args...)
+			dev.Says("  ok\n")
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("the first delivery took %v", took)
+			}
+			out := dev.Out.String()
+			if want := map[bool]string{true: "child process /",
+				false: "miniredis inside this process"}[child]; !strings.Contains(out, want) {
+				t.Errorf("no %q in\n%s", want, out)
+			}
+			// Other clients can connect to it.
+			addr := find1(t, devURL, out)
+			c := &clitest.CLI{T: t, URL: "redis://" + addr}
+			c.OK("schedule", "demo", "--id", "from-outside", "hello")
+			dev.Says("from-outside")
+			c.OK("health")
+			if stats := c.OK("stats"); !strings.Contains(stats, "demo-workers") {
+				t.Error(stats)
+			}
+			if top := c.OK("top", "--once", "--interval", "100ms"); !strings.Contains(top, "demo-workers") {
+				t.Error(top)
+			}
+			dev.Says("retry in ")
+			dev.Says("dead letter")
+			redistest.Eventually(t, clitest.Patience, func() (bool, string) {
+				letters := c.OK("dead", "list", "demo")
+				return strings.Contains(letters, "this message always fails"), letters
+			})
+			dev.Stop()
+			if code := dev.Wait(); code != exit.OK {
+				t.Errorf("exit code %d\n%s", code, dev.Err)
+			}
+			if dev.Err.String() != "" {
+				t.Errorf("stderr: %s", dev.Err)
+			}
+			if conn, err := net.Dial("tcp", addr); err == nil {
+				conn.Close()
+				t.Errorf("something still listens at %s", addr)
+			}
+			if child {
+				if _, err := os.Stat(find1(t, devData, out)); !os.IsNotExist(err) {
+					t.Errorf("data is left: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestDevStopsByItself(t *testing.T) {
+	t.Parallel()
+	dev := (&clitest.CLI{T: t}).StartDev("dev", "--in-process", "--for", "10ms", "--quiet")
+	if code := dev.Wait(); code != exit.OK || !strings.Contains(dev.Out.String(), "Stopped: ") {
+		t.Errorf("exit code %d\n%s%s", code, dev.Out, dev.Err)
+	}
+	if strings.Contains(dev.Out.String(), "  ok\n") {
+		t.Errorf("--quiet prints deliveries:\n%s", dev.Out)
+	}
+}
+
+func TestDevKeepsItsData(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if !children() {
+		(&clitest.CLI{T: t}).StartDev("dev", "--data", dir).Says("install redis-server or valkey-server")
+		return
+	}
+	first := (&clitest.CLI{T: t}).StartDev("dev", "--data", dir, "--quiet")
+	first.Says("kept in " + dir)
+	c := &clitest.CLI{T: t, URL: "redis://" + find1(t, devURL, first.Out.String())}
+	c.OK("schedule", "mine", "--id", "kept", "--in", "1h", "hello")
+	first.Stop()
+	first.Wait()
+	second := (&clitest.CLI{T: t}).StartDev("dev", "--data", dir, "--quiet")
+	second.Says("kept in " + dir)
+	c.URL = "redis://" + find1(t, devURL, second.Out.String())
+	c.OK("show", "mine", "kept")
+}
+
+func TestDevRefusesAPortThatIsTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, args := range [][]string{{"dev", "--port", port}, {"dev", "--port", port, "--in-process"}} {
+		dev := (&clitest.CLI{T: t}).StartDev(args...)
+		if code := dev.Wait(); code != exit.Failure || !strings.Contains(dev.Err.String(), "in use") {
+			t.Errorf("exit code %d: %s", code, dev.Err)
+		}
+	}
+}
+
+func TestServerOfDevDiesWithIt(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || !children() {
+		t.Log("no child process that could be told of its parent's death: nothing to see here")
+		return
+	}
+	cmd, out := (&clitest.CLI{T: t}).Program("dev")
+	redistest.Eventually(t, clitest.Patience,
+		func() (bool, string) { return strings.Contains(out.String(), "  ok\n"), out.String() })
+	addr := find1(t, devURL, out.String())
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, clitest.Patience, func() (bool, string) {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil, "the server still listens at " + addr
+	})
+	_ = os.RemoveAll(find1(t, devData, out.String()))
+}

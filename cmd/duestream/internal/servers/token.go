@@ -1,0 +1,175 @@
+package servers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/flags"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// Token returns the command token.
+func Token(a *cli.App) *cobra.Command {
+	return cli.Group(&cobra.Command{
+		Use: "token", Short: "Say who may do what through a gateway",
+		Long: `Tokens: whoever calls a gateway shows the secret of one. It says what its holder may do, and
+with which queues. Redis has no secret, only its hash; docs/guides/tokens.md says what is stored.`,
+		Example: `  duestream token add shop --verb publish --queue 'orders.*'
+  duestream token list
+  duestream token rm shop`,
+	}, tokenAdd(a), tokenList(a), tokenRm(a))
+}
+
+// addedToken is the JSON of a new token with its secret.
+type addedToken struct {
+	Token  string `json:"token"`
+	Did    string `json:"did"`
+	Secret string `json:"secret,omitempty"`
+}
+
+func tokenAdd(a *cli.App) *cobra.Command {
+	var t admin.Token
+	var verbs, queues []string
+	var rate string
+	var expires time.Duration
+	cmd := &cobra.Command{
+		Use:   "add <token>",
+		Short: "Make a token, and print its secret",
+		Long: `Makes a token, and prints its secret this once: nobody can find it out again. Gateways take
+it at once.
+
+publish is for scheduling, cancelling and rescheduling messages, consume for taking and
+settling them, operate for looking at queues and changing them. In --queue, * stands for
+any characters; what belongs to no queue takes '*' itself.
+
+To change a token, or its secret, add one with another name, and remove this one when
+nobody uses it any more.`,
+		Example: `  duestream token add shop --verb publish --queue 'orders.*' --expires 90d
+  duestream token add robot --verb publish,consume --queue orders --queue mail --rate 500/s
+  duestream token add team-a --verb operate --queue '*' --description on-call`,
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&verbs, "verb", nil, "what its holder may do: publish, consume, operate, or several with commas (required)")
+	f.StringArrayVarP(&queues, "queue", "q", nil, "with which queues, like orders or 'orders.*', or several with commas; may be given again (required)")
+	flags.DelayVar(f, &expires, "expires", "refuse it so long from now on: 12h, 90d; default: never")
+	f.StringVar(&rate, "rate", "", "messages that it may ask all gateways for: 500/s, 30/m, 1/h; default: no limit")
+	f.IntVar(&t.Burst, "burst", 0, "so many of them at once; default a tenth of a second's, at least one")
+	f.StringVar(&t.Description, "description", "", "what it is for, for people")
+	_ = cmd.MarkFlagRequired("verb")
+	_ = cmd.MarkFlagRequired("queue")
+	cli.OfferValues(cmd, "verb", string(admin.Verbs()[0]), string(admin.Verbs()[1]), string(admin.Verbs()[2]))
+	offerQueues := func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return cli.CompleteQueues(a)(cmd, nil, typed)
+	}
+	_ = cmd.RegisterFlagCompletionFunc("queue", offerQueues)
+	fill := func(args []string) error {
+		t.Name, t.Rate, t.Queues = args[0], bridge.Rate(rate), strings.Split(strings.Join(queues, ","), ",")
+		for verb := range strings.SplitSeq(strings.Join(verbs, ","), ",") {
+			t.Verbs = append(t.Verbs, admin.Verb(verb))
+		}
+		return t.Check()
+	}
+	return a.WithAdmin(cmd, fill, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if expires > 0 {
+			now, err := op.Time(ctx, "")
+			if err != nil {
+				return err
+			}
+			t.Expires = now.Add(expires)
+		}
+		secret, err := op.AddToken(ctx, t)
+		if err != nil {
+			if errors.Is(err, bridge.ErrUnavailable) {
+				a.Note("if `duestream token list` has %s, nobody has its secret: remove it, and add it again", args[0])
+			}
+			return err
+		}
+		return a.Print(addedToken{args[0], "added", secret}, func() {
+			fmt.Fprintf(a.Out, "%s  added\nsecret, shown this once: %s\n", args[0], secret)
+		})
+	})
+}
+
+func tokenList(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List tokens, and what each may do",
+		Long: `Lists the tokens that are in Redis. Those of a gateway's file are not among them. What cannot
+be read as a token is listed by its field, and refused; DIGEST is the hash of a secret.`,
+		Example: "  duestream token list\n  duestream token list --json",
+	}
+	return a.WithAdmin(cmd, nil, func(ctx context.Context, op *admin.Admin, _ []string) error {
+		tokens, err := op.Tokens(ctx)
+		if err != nil {
+			return err
+		}
+		list, now := a.List("TOKEN", "MAY", "QUEUES", "RATE", "ADDED", "STATE", "DESCRIPTION"), a.Now("")
+		for _, t := range tokens {
+			if t.Problem != "" {
+				list.Add(t, human.OneLine(t.Digest, 70), "", "", "", "", "wrong: "+human.OneLine(t.Problem, 120), "")
+				continue
+			}
+			state := "valid"
+			switch {
+			case t.Expired:
+				state = "expired " + human.Ago(t.Expires, now)
+			case !t.Expires.IsZero():
+				state = "expires " + human.Relative(t.Expires, now)
+			}
+			var verbs []string
+			for _, verb := range t.Verbs {
+				verbs = append(verbs, string(verb))
+			}
+			rate := string(t.Rate)
+			if l := t.Limits; l != nil {
+				rate = fmt.Sprintf("read %d, write %d in %d s", l.Read, l.Write, l.Interval)
+			}
+			list.Add(t, t.Name, strings.Join(verbs, " "), human.OneLine(strings.Join(t.Queues, " "), 60), rate,
+				human.Ago(t.Created, now), state, human.OneLine(t.Description, 60))
+		}
+		return list.End("no tokens")
+	})
+}
+
+func tokenRm(a *cli.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rm <token>",
+		Short: "Revoke a token",
+		Long: `Removes a token: every gateway refuses it within a second. What cannot be read as a token is
+removed by its digest, as ` + "`duestream token list`" + ` shows it.`,
+		Example: "  duestream token rm shop",
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return cli.AskForNames(cmd.Context(), a, tokenNames), cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.WithAdmin(cmd, nil, func(ctx context.Context, op *admin.Admin, args []string) error {
+		if err := op.RemoveToken(ctx, args[0]); err != nil {
+			return err
+		}
+		return a.Print(addedToken{Token: args[0], Did: "removed"}, func() {
+			fmt.Fprintf(a.Out, "%s  removed: gateways refuse it within a second\n", args[0])
+		})
+	})
+}
+
+// tokenNames offers the tokens.
+func tokenNames(ctx context.Context, op *admin.Admin) (names []string) {
+	tokens, _ := op.Tokens(ctx)
+	for _, t := range tokens {
+		if t.Problem == "" {
+			names = append(names, t.Name+"\t"+human.OneLine(t.Description, 60))
+		}
+	}
+	return names[:min(len(names), cli.MostOffers)]
+}
