@@ -52,7 +52,7 @@ rules: ## check and test the alert rules in deploy/prometheus; needs promtool (D
 
 .PHONY: reference
 reference: ## write the generated pages of docs/reference: commands, variables, settings, conformance cases
-	$(GO) generate ./cmd/duestream ./cmd/duestream/conformance
+	$(GO) generate ./cmd/duestream/internal/command ./cmd/duestream/conformance
 
 .PHONY: staged-alerts
 staged-alerts: ## have Prometheus watch staged outages, for minutes; OUT=dir keeps what it saw, PROMETHEUS=path is the program

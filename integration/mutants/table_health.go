@@ -45,10 +45,10 @@ var healthMutants = []mutant{
 		test: []string{"-run", "TestAQueueOfAnotherTypeIsNamedAndMakesNoBridgeUnready", "./scheduler"},
 	},
 	{
-		name: "pages of browsers set the log level", file: "cmd/duestream/probes.go",
+		name: "pages of browsers set the log level", file: "cmd/duestream/internal/process/probes.go",
 		old:  "if len(r.Header.Values(\"Origin\"))+len(r.Header.Values(\"Sec-Fetch-Site\")) > 0 {",
 		new:  "if r.Header.Get(\"Origin\") == \"-\" {",
-		test: []string{"-run", "TestLogLevelChangesAtRunTimeAndProfilesAreAsked", "./cmd/duestream"},
+		test: []string{"-run", "TestLogLevelChangesAtRunTimeAndProfilesAreAsked", "./cmd/duestream/internal/servers"},
 	},
 	{
 		name: "a worker whose settlements hang is alive", file: "stream/alive.go",

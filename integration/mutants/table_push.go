@@ -102,6 +102,6 @@ var pushMutants = []mutant{
 		name: "the environment turns pushing on in spite of the flag", file: "cmd/duestream/internal/flags/switch.go",
 		old:  "\t\treturn f.on\n",
 		new:  "\t\treturn f.on || otherwise\n",
-		test: []string{"-run", "TestPushIsTurnedOffByTheFlag", "./cmd/duestream"},
+		test: []string{"-run", "TestPushIsTurnedOffByTheFlag", "./cmd/duestream/internal/servers"},
 	},
 }

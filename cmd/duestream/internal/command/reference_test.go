@@ -1,4 +1,4 @@
-package main
+package command_test
 
 import (
 	"io/fs"
@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/duestream/duestream/cmd/duestream/internal/cli"
+	"github.com/duestream/duestream/cmd/duestream/internal/command"
+	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 	"github.com/duestream/duestream/cmd/duestream/internal/reference"
 )
 
@@ -16,10 +19,10 @@ import (
 // the pages anew.
 func TestReferencePagesAreUpToDate(t *testing.T) {
 	t.Parallel()
-	const dir = "../../docs/reference"
-	root := (&app{}).root()
+	const dir = "../../../../docs/reference"
+	root := command.Root(&cli.App{})
 	root.InitDefaultCompletionCmd()
-	pages := reference.Pages(root, exitCodes)
+	pages := reference.Pages(root, exit.Help)
 	files, err := fs.Glob(os.DirFS(dir), "command/*.md")
 	if err != nil {
 		t.Fatal(err)

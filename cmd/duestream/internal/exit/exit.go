@@ -94,11 +94,11 @@ var outcomes = []outcome{
 	{admin.ErrNewerFunctions, Failure,
 		"clients may rely on the newer ones: use a newer duestream, or go back with --force"},
 	{ErrFunctionsDenied, Failure, "the user needs +function|list +fcall to look, and +function|load " +
-		"+function|delete to change: see Users in docs/OPERATIONS.md"},
+		"+function|delete to change: see docs/operations/users.md"},
 	{admin.ErrNewBridge, Failure, "stop the bridges of this release first: `duestream health` lists them; " +
 		"--force goes on all the same"},
 	{bridge.ErrOldBridge, Failure,
-		"`duestream health` lists the bridges; upgrade the older ones first: see Upgrade and rollback in docs/OPERATIONS.md"},
+		"`duestream health` lists the bridges; upgrade the older ones first: see docs/operations/upgrade.md"},
 	{bridge.ErrNotDurable, NotDurable,
 		"are the replicas connected, and is the disk keeping up? see INFO replication and INFO persistence"},
 	{bridge.ErrDuplicate, Duplicate,

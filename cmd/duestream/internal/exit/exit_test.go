@@ -51,7 +51,7 @@ func TestExitCodesAreThoseOfTheDocuments(t *testing.T) {
 	if fmt.Sprint(inReadme) != fmt.Sprint(codes) {
 		t.Errorf("README.md has %v, the program %v", inReadme, codes)
 	}
-	documents, _ := filepath.Glob("../../../../docs/*.md")
+	documents, _ := filepath.Glob("../../../../docs/*/*.md")
 	for _, file := range documents {
 		text, err := os.ReadFile(file)
 		if err != nil {
