@@ -9,11 +9,13 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/human"
 )
 
+// queueNames offers the queues that the bridges know.
 func queueNames(ctx context.Context, op *admin.Admin) []string {
 	queues, _ := op.Queues(ctx)
 	return queues
 }
 
+// groupNames offers the groups of a queue.
 func groupNames(ctx context.Context, op *admin.Admin, queue string) (names []string) {
 	samples, _ := op.Watcher(queue).Look(ctx)
 	for _, q := range samples {

@@ -19,7 +19,7 @@ func report(a *cli.App, err error) {
 	if err == nil {
 		return
 	}
-	text, hint := err.Error(), hint(a, err)
+	text, hint := err.Error(), hintOf(a, err)
 	if exit.Code(err) == exit.Interrupted {
 		text, hint = "interrupted", ""
 	}
@@ -34,8 +34,8 @@ func report(a *cli.App, err error) {
 	}
 }
 
-// hint returns what the user can do about an error, or "".
-func hint(a *cli.App, err error) string {
+// hintOf returns what the user can do about an error, or "".
+func hintOf(a *cli.App, err error) string {
 	if bad := (*usage.Error)(nil); errors.As(err, &bad) {
 		if !a.Started {
 			return "see `duestream --help`, or --help of the command"

@@ -58,16 +58,16 @@ func (p Probes) AddTo(l *listener.Listener) {
 	l.Handle("GET /debug/pprof/trace", withLongWrites(pprof.Trace))
 }
 
-// probeHandler returns a handler: 503 with the text of trouble, or 200 with "ok" and the text of beside.
-func probeHandler(trouble, beside func() error) http.Handler {
+// probeHandler returns a handler: 503 with the text of trouble, or 200 with "ok" and the text of details.
+func probeHandler(trouble, details func() error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := trouble(); err != nil {
 			writeText(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
 		text := "ok"
-		if beside != nil {
-			if err := beside(); err != nil {
+		if details != nil {
+			if err := details(); err != nil {
 				text += "\n" + err.Error()
 			}
 		}
