@@ -129,9 +129,10 @@ var moreMutants = []mutant{
 		test: []string{"-run", "TestACommandThatCannotBeStartedCostsNoAttempt", "./cmd/duestream/internal/workers"},
 	},
 	{
-		name: "a message too large for an environment stops the worker", file: "cmd/duestream/internal/workers/work_command.go",
-		old: "errors.Is(err, syscall.E2BIG)",
-		new: "errors.Is(err, syscall.ENODEV)",
+		name: "a message too large for an environment stops the worker",
+		file: "cmd/duestream/internal/workers/work_command.go",
+		old:  "errors.Is(err, syscall.E2BIG)",
+		new:  "errors.Is(err, syscall.ENODEV)",
 		test: []string{"-run", "TestAMessageThatNoCommandCanBeStartedWithIsADeadLetterAlone",
 			"./cmd/duestream/internal/workers"},
 	},

@@ -186,8 +186,8 @@ func file(t *testing.T) string {
 	return name
 }
 
-// clean checks that each line that looks like a request to troff is one that the generator writes, and that groff, where
-// it is installed, has nothing to say.
+// clean checks that each line that looks like a request to troff is one that the generator writes, and that groff has
+// nothing to say where it is installed.
 func clean(t *testing.T, name, page string) {
 	t.Helper()
 	for line := range strings.Lines(page) {

@@ -101,7 +101,8 @@ func showPartitions(ctx context.Context, a *cli.App, op *admin.Admin, queue stri
 		rows := [][]string{{"PARTITION", "SCHEDULED", "OVERDUE", "READY", "PENDING", "DEAD"}}
 		for _, p := range stats.ByPartition {
 			rows = append(rows, []string{
-				strconv.Itoa(p.Partition), human.Estimate(p.Scheduled, false), human.Estimate(p.Overdue, false), human.Estimate(p.Ready, p.ReadyApprox),
+				strconv.Itoa(p.Partition), human.Estimate(p.Scheduled, false), human.Estimate(p.Overdue, false),
+				human.Estimate(p.Ready, p.ReadyApprox),
 				human.Estimate(p.Pending, false), human.Estimate(p.Dead, false),
 			})
 		}

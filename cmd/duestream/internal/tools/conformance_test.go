@@ -119,7 +119,9 @@ func TestConformanceTellsWhatItSaw(t *testing.T) {
 	on := []string{"--redis", c.URL, "--prefix", c.Prefix, "--worker", "--level", "minimal"}
 	r = conform(t, append(on, dying...)...)
 	for _, want := range []string{
-		"FAILED     payload", "rule:   A payload is bytes", "(protocol.md, section 5)", "seen:   worker one ended by itself: exit status 3", "stderr: the reason", "stderr: the same as before", "level     none",
+		"FAILED     payload", "rule:   A payload is bytes", "(protocol.md, section 5)",
+		"seen:   worker one ended by itself: exit status 3", "stderr: the reason",
+		"stderr: the same as before", "level     none",
 	} {
 		if !strings.Contains(r.Out, want) {
 			t.Errorf("it does not say %q", want)

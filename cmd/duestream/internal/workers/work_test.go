@@ -28,7 +28,8 @@ func TestWorkGivesTheCommandPayloadAndFields(t *testing.T) {
 	if r.Code != exit.OK {
 		t.Fatal(r)
 	}
-	w := c.Work(dir, `env > "$1/env.tmp"; cat > "$1/payload"; mv "$1/env.tmp" "$1/env"; echo to stdout; echo to stderr >&2`)
+	w := c.Work(dir,
+		`env > "$1/env.tmp"; cat > "$1/payload"; mv "$1/env.tmp" "$1/env"; echo to stdout; echo to stderr >&2`)
 	c.Gone("one")
 	if got, _ := os.ReadFile(filepath.Join(dir, "payload")); string(got) != payload {
 		t.Errorf("payload %q", got)
