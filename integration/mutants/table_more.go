@@ -140,7 +140,7 @@ var moreMutants = []mutant{
 		name: "a bridge that hangs is healthy", file: "cmd/duestream/internal/servers/health_self.go",
 		old:  "age > renewedFor",
 		new:  "age > 1000*renewedFor",
-		test: []string{"-run", "TestHealthState", "./cmd/duestream/internal/servers"},
+		test: []string{"-run", "TestVitals", "./cmd/duestream/internal/servers"},
 	},
 	{
 		name: "a heartbeat that finds no server does not count as a turn", file: "scheduler/membership.go",

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestHealthState(t *testing.T) {
+func TestVitals(t *testing.T) {
 	t.Parallel()
 	now := time.UnixMilli(1_900_000_000_000)
 	ago := func(d time.Duration) int64 { return now.Add(-d).UnixMilli() }
