@@ -59,7 +59,7 @@ type CLI struct {
 // New returns a CLI with the shared server of the tests, and a prefix of its own.
 func New(t *testing.T) *CLI { return NewOn(t, redistest.Shared(t)) }
 
-// NewOn is newCLI on another server.
+// NewOn is New on another server.
 func NewOn(t *testing.T, s *redistest.Server) *CLI {
 	return &CLI{T: t, Server: s, URL: s.URL(), Prefix: s.Prefix(t)}
 }
@@ -280,17 +280,6 @@ func Decode(t *testing.T, text string, into any) {
 	if err := json.Unmarshal([]byte(text), into); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-}
-
-// StartDev starts dev without connection flags.
-func (c *CLI) StartDev(args ...string) *Running {
-	c.T.Helper()
-	return c.Start(args...) // c.URL is empty
-}
-
-// Elsewhere returns a client with another, empty prefix on the same server.
-func (c *CLI) Elsewhere() *CLI {
-	return &CLI{T: c.T, Server: c.Server, URL: c.URL, Prefix: c.Server.Prefix(c.T)}
 }
 
 // Zombie reports whether a process has ended, even if its parent has not waited for it yet.

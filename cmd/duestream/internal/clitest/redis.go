@@ -1,7 +1,6 @@
 package clitest
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,12 +13,6 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Beat writes the heartbeat of an old bridge that does no work. Its time is ahead of the clock, so that the heartbeat
-// does not expire while a test waits for a busy machine.
-func (c *CLI) Beat() {
-	c.Do("ZADD", c.Prefix+":bridges", c.Milliseconds(10*time.Minute), "01ARZ3NDEKTSV4RRFFQ69G5FAV")
-}
-
 // Milliseconds returns the time of the server's clock plus d, in milliseconds.
 func (c *CLI) Milliseconds(d time.Duration) string {
 	c.T.Helper()
@@ -29,16 +22,6 @@ func (c *CLI) Milliseconds(d time.Duration) string {
 		c.T.Fatal(err)
 	}
 	return fmt.Sprint(clock[0]*1000 + clock[1]/1000 + d.Milliseconds())
-}
-
-// HoldsNothing fails the test if the server, which is the test's own, has keys.
-func (c *CLI) HoldsNothing() {
-	c.T.Helper()
-	client := c.Redis()
-	if left, err := client.Do(context.Background(), client.B().Keys().Pattern("*").Build()).AsStrSlice(); err != nil ||
-		len(left) > 0 {
-		c.T.Errorf("left: %q, error %v", left, err)
-	}
 }
 
 // Fill schedules messages by plain commands. Their IDs are the prefix followed by a number.
@@ -56,9 +39,6 @@ func (c *CLI) Fill(queue, prefix string, n int, due time.Time) {
 
 // Ready returns how many entries the stream of a queue has.
 func (c *CLI) Ready(queue string) int64 { return c.Size("XLEN", c.Key(queue, "stream")) }
-
-// Members returns how many messages of a queue are scheduled, by the size of the schedule.
-func (c *CLI) Members(queue string) int64 { return c.Size("ZCARD", c.Key(queue, "due")) }
 
 // Size returns the number that a command returns.
 func (c *CLI) Size(words ...string) int64 {
@@ -163,22 +143,6 @@ func (c *CLI) Do(words ...string) rueidis.RedisMessage {
 		c.T.Fatalf("%q: %v", words, err)
 	}
 	return m
-}
-
-// BeatOld writes the heartbeat of a bridge of the previous release. It has no protocol level, so the bridge may
-// support neither keys nor rates.
-func (c *CLI) BeatOld() {
-	c.T.Helper()
-	client := c.Server.Client(c.T)
-	clock, err := client.Do(c.T.Context(), client.B().Time().Build()).AsIntSlice()
-	if err != nil {
-		c.T.Fatal(err)
-	}
-	beat := client.B().Zadd().Key(lua.NewGlobals(c.Prefix).Bridges).ScoreMember().
-		ScoreMember(float64(clock[0]*1000), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3").Build()
-	if err := client.Do(c.T.Context(), beat).Error(); err != nil {
-		c.T.Fatal(err)
-	}
 }
 
 // InPartition runs a command on a key of a partition of q.

@@ -12,6 +12,7 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 	"github.com/duestream/duestream/integration/redistest"
+	"github.com/duestream/duestream/lua"
 )
 
 // The bug: commands that were refused during a rolling upgrade could not be forced. Only schedule, cancel and recur
@@ -37,12 +38,12 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	}
 	for _, command := range commands {
 		c := clitest.New(t)
-		c.BeatOld()
+		beatOld(c)
 		r := c.RunIn(command.stdin, command.args...)
 		if r.Code == exit.OK || !strings.Contains(r.Err, "a bridge is alive that does not serve this") {
 			t.Errorf("%q beside an older bridge: %+v", command.args, r)
 		}
-		c.BeatOld()
+		beatOld(c)
 		if r := c.RunIn(command.stdin, append(command.args, "--allow-old-bridges")...); r.Code != exit.OK {
 			t.Errorf("%q, told to go on: %+v", command.args, r)
 		}
@@ -50,11 +51,11 @@ func TestCommandsGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 	t.Setenv("DUESTREAM_ALLOW_OLD_BRIDGES", "true")
 	for _, command := range commands {
 		c := clitest.New(t)
-		c.BeatOld()
+		beatOld(c)
 		if r := c.RunIn(command.stdin, append(command.args, "--allow-old-bridges=false")...); r.Code == exit.OK {
 			t.Errorf("%q, told not to go on, whatever the environment says: %+v", command.args, r)
 		}
-		c.BeatOld()
+		beatOld(c)
 		if r := c.RunIn(command.stdin, command.args...); r.Code != exit.OK {
 			t.Errorf("%q, told to go on by the environment: %+v", command.args, r)
 		}
@@ -81,7 +82,7 @@ func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 			var added struct{ Secret string }
 			c.JSON(&added, "token", "add", "all", "--verb", "publish,operate", "--queue", "*")
 			at := c.Start(append(one.args, "--http", "127.0.0.1:0")...).Address()
-			c.BeatOld()
+			beatOld(c)
 			ask := func(method, path, body string) int {
 				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+at+path, strings.NewReader(body))
 				if err != nil {
@@ -102,9 +103,25 @@ func TestGatewaysGoOnBesideOldBridgesWhenToldTo(t *testing.T) {
 			recurs := ask("PUT", "/v1/queues/q/recurrences/tick", `{"every_ms":3600000}`)
 			redistest.Want(t, "a recurrence is taken", strconv.FormatBool(recurs < 300),
 				strconv.FormatBool(one.keyed < 300))
-			c.BeatOld()
+			beatOld(c)
 			rate := ask("PATCH", "/v1/queues/q/policy", `{"rate":"10/s"}`)
 			redistest.Want(t, "a rate is taken", strconv.FormatBool(rate < 300), strconv.FormatBool(one.keyed < 300))
 		})
+	}
+}
+
+// beatOld writes the heartbeat of a bridge of the previous release. It has no protocol level, so the bridge may
+// support neither keys nor rates.
+func beatOld(c *clitest.CLI) {
+	c.T.Helper()
+	client := c.Server.Client(c.T)
+	clock, err := client.Do(c.T.Context(), client.B().Time().Build()).AsIntSlice()
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	beat := client.B().Zadd().Key(lua.NewGlobals(c.Prefix).Bridges).ScoreMember().
+		ScoreMember(float64(clock[0]*1000), "01M7ZMPW4AFDJS68SPX5258FR1 web-1 7 v1.2.3").Build()
+	if err := client.Do(c.T.Context(), beat).Error(); err != nil {
+		c.T.Fatal(err)
 	}
 }

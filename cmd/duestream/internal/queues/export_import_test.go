@@ -45,7 +45,7 @@ func recordsOf(t *testing.T, export string) (records []string) {
 func TestExportAndImportGiveTheSameMessages(t *testing.T) {
 	t.Parallel()
 	a := clitest.New(t)
-	b := a.Elsewhere()
+	b := elsewhere(a)
 	const groups = "mailer audit"
 	a.OK("queue", "partitions", "q", "--create", "3")
 	b.OK("queue", "partitions", "copy", "--create", "2")
@@ -273,4 +273,9 @@ func TestExportOfManyIsReadInSteps(t *testing.T) {
 	if r.Code != exit.OK || len(ids) != n || !strings.Contains(r.Out, `{"kind":"end","count":5000,`) {
 		t.Errorf("exit code %d, %d records: %s", r.Code, len(ids), r.Err)
 	}
+}
+
+// elsewhere returns a client with another, empty prefix on the same server.
+func elsewhere(c *clitest.CLI) *clitest.CLI {
+	return &clitest.CLI{T: c.T, Server: c.Server, URL: c.URL, Prefix: c.Server.Prefix(c.T)}
 }

@@ -46,7 +46,7 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 			t.Parallel()
 			child := name == "child" && children()
 			began := time.Now()
-			dev := (&clitest.CLI{T: t}).StartDev(args...)
+			dev := (&clitest.CLI{T: t}).Start(args...)
 			dev.Says("  ok\n")
 			if took := time.Since(began); took > 10*time.Second {
 				t.Errorf("the first delivery took %v", took)
@@ -96,7 +96,7 @@ func TestDevShowsADeliveryWithinTenSecondsAndLeavesNothingBehind(t *testing.T) {
 
 func TestDevStopsByItself(t *testing.T) {
 	t.Parallel()
-	dev := (&clitest.CLI{T: t}).StartDev("dev", "--in-process", "--for", "10ms", "--quiet")
+	dev := (&clitest.CLI{T: t}).Start("dev", "--in-process", "--for", "10ms", "--quiet")
 	if code := dev.Wait(); code != exit.OK || !strings.Contains(dev.Out.String(), "Stopped: ") {
 		t.Errorf("exit code %d\n%s%s", code, dev.Out, dev.Err)
 	}
@@ -109,16 +109,16 @@ func TestDevKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if !children() {
-		(&clitest.CLI{T: t}).StartDev("dev", "--data", dir).Says("install redis-server or valkey-server")
+		(&clitest.CLI{T: t}).Start("dev", "--data", dir).Says("install redis-server or valkey-server")
 		return
 	}
-	first := (&clitest.CLI{T: t}).StartDev("dev", "--data", dir, "--quiet")
+	first := (&clitest.CLI{T: t}).Start("dev", "--data", dir, "--quiet")
 	first.Says("kept in " + dir)
 	c := &clitest.CLI{T: t, URL: "redis://" + find1(t, devURL, first.Out.String())}
 	c.OK("schedule", "mine", "--id", "kept", "--in", "1h", "hello")
 	first.Stop()
 	first.Wait()
-	second := (&clitest.CLI{T: t}).StartDev("dev", "--data", dir, "--quiet")
+	second := (&clitest.CLI{T: t}).Start("dev", "--data", dir, "--quiet")
 	second.Says("kept in " + dir)
 	c.URL = "redis://" + find1(t, devURL, second.Out.String())
 	c.OK("show", "mine", "kept")
@@ -133,7 +133,7 @@ func TestDevRefusesAPortThatIsTaken(t *testing.T) {
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, args := range [][]string{{"dev", "--port", port}, {"dev", "--port", port, "--in-process"}} {
-		dev := (&clitest.CLI{T: t}).StartDev(args...)
+		dev := (&clitest.CLI{T: t}).Start(args...)
 		if code := dev.Wait(); code != exit.Failure || !strings.Contains(dev.Err.String(), "in use") {
 			t.Errorf("exit code %d: %s", code, dev.Err)
 		}

@@ -58,7 +58,7 @@ and DUESTREAM_METRICS_ADDR count here as well.`,
 			return err
 		}
 		if shutdownTimeout == 0 {
-			shutdownTimeout = -1 // no patience: the runner takes 0 for its default
+			shutdownTimeout = -1 // at once: the runner takes 0 for its default
 		}
 		return runPush(ctx, a, push.Config{TLS: config, ShutdownTimeout: shutdownTimeout}, metrics)
 	})
