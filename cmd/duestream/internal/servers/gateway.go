@@ -68,21 +68,21 @@ func runGateway(ctx context.Context, a *cli.App, s settings.Process, o httpFlags
 	log := process.NewLogger(a.Err, s.LogFormat, level)
 	log.Info("gateway starts", slog.String("version", a.Version), slog.String("redis", cli.HostOf(a.RedisURL)),
 		slog.String("prefix", a.Prefix))
-	f, err := openHTTPSide(a, o, log, time.Duration(s.ShutdownTimeout))
+	side, err := openHTTPSide(a, o, log, time.Duration(s.ShutdownTimeout))
 	if err != nil {
 		return err
 	}
-	defer f.close()
-	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, f.admin)
+	defer side.close()
+	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
 	if err != nil {
 		return err
 	}
 	defer looked.Close()
-	f.observer = observer
-	shown := process.Probes{Alive: f.alive, Ready: f.ready, Level: level, Log: log, Profiles: metrics.Profiles}
+	side.observer = observer
+	shown := process.Probes{Alive: side.alive, Ready: side.ready, Level: level, Log: log, Profiles: metrics.Profiles}
 	shown.AddTo(looked)
-	shown.AddHealthTo(f.admin)
+	shown.AddHealthTo(side.admin)
 	looked.Serve()
-	f.admin.Serve()
-	return f.run(ctx)
+	side.admin.Serve()
+	return side.run(ctx)
 }

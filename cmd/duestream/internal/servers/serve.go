@@ -68,33 +68,33 @@ func runServe(ctx context.Context, a *cli.App, s settings.Serve, policy bridge.P
 	if o.addr != "" || o.push {
 		shutdownTimeout /= 2 // the HTTP side stops in the first half, the bridge in the second
 	}
-	f, err := openHTTPSide(a, o, log, shutdownTimeout)
+	side, err := openHTTPSide(a, o, log, shutdownTimeout)
 	if err != nil {
 		return err
 	}
-	defer f.close()
-	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, f.admin)
+	defer side.close()
+	looked, observer, err := metrics.Listen(s.MetricsAddr, a.Version, log, side.admin)
 	if err != nil {
 		return err
 	}
 	defer looked.Close()
-	f.observer = observer
+	side.observer = observer
 	report := &reporter{file: s.HealthFile, self: self, log: log}
 	if report.manager, err = notify.FromEnvironment(); err != nil {
 		log.Warn("the service manager is not told how this process is", slog.Any("error", err))
 	}
 	defer context.AfterFunc(ctx, func() { report.stopping.Store(true) })()
 	defer report.start(ctx)()
-	shown := process.Probes{Alive: func() error { return errors.Join(report.alive(), f.alive()) },
-		Ready:  func() error { return errors.Join(report.ready(), f.ready()) },
+	shown := process.Probes{Alive: func() error { return errors.Join(report.alive(), side.alive()) },
+		Ready:  func() error { return errors.Join(report.ready(), side.ready()) },
 		Broken: report.broken, Level: level, Log: log, Profiles: metrics.Profiles}
 	shown.AddTo(looked)
-	shown.AddHealthTo(f.admin)
+	shown.AddHealthTo(side.admin)
 	looked.Serve()
-	f.admin.Serve()
+	side.admin.Serve()
 	cfg := bridge.Config{Prefix: a.Prefix, Defaults: policy, AnyServer: s.AnyServer, Identity: self, Observer: observer,
 		Logger: log}
-	return f.runWith(ctx, func(ctx context.Context) error { return runBridge(ctx, a, cfg, report, shutdownTimeout) })
+	return side.runWith(ctx, func(ctx context.Context) error { return runBridge(ctx, a, cfg, report, shutdownTimeout) })
 }
 
 // runBridge runs a bridge until ctx ends.
