@@ -1,0 +1,171 @@
+package looking
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/cmd/duestream/internal/human"
+)
+
+// partitioned reports whether partitions have lines of their own. Such lines need all columns.
+func partitioned(all []admin.QueueStats) bool {
+	return slices.ContainsFunc(all, func(s admin.QueueStats) bool { return len(s.ByPartition) > 0 })
+}
+
+// statsRow holds the cells of a queue, a group or a partition. A cell that does not apply is empty.
+type statsRow struct {
+	name                            string
+	group                           bool
+	scheduled, overdue, next, ready string
+	lag, unread, pending, held      string
+	retrying, dead                  string
+	memory                          string
+}
+
+type statsTable []statsRow
+
+// merged returns the wide table, with a column for each figure.
+func (t statsTable) merged() [][]string {
+	rows := [][]string{{"QUEUE / GROUP", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "LAG", "UNREAD", "PENDING", "HELD",
+		"RETRYING", "DEAD", "MEMORY"}}
+	for _, r := range t {
+		rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.lag, r.unread, r.pending, r.held,
+			r.retrying, r.dead, r.memory})
+	}
+	return rows
+}
+
+// narrow returns the table for narrow terminals: each queue has a second line for its groups, with columns of its
+// own.
+func (t statsTable) narrow() [][]string {
+	rows := [][]string{{"QUEUE", "SCHEDULED", "OVERDUE", "NEXT DUE", "READY", "DEAD", "MEMORY"},
+		{"  GROUP", "LAG", "UNREAD", "PENDING", "HELD", "DEAD", "RETRYING"}}
+	for _, r := range t {
+		group := []string{r.name, r.lag, r.unread, r.pending, r.held, r.dead, r.retrying}
+		if !r.group {
+			rows = append(rows, []string{r.name, r.scheduled, r.overdue, r.next, r.ready, r.dead, r.memory})
+			group[0], group[5] = "  all groups", ""
+		}
+		if r.lag != "" {
+			rows = append(rows, group)
+		}
+	}
+	return rows
+}
+
+func statsRows(all []admin.QueueStats, now time.Time) (rows statsTable) {
+	for _, s := range all {
+		name := s.Queue
+		if s.Held {
+			name += " (paused)"
+		}
+		if s.HeldWorkers {
+			name += " (workers paused)"
+		}
+		if s.Rate != "" {
+			name += " (" + string(s.Rate) + ")"
+		}
+		if s.ReadyLimit > 0 {
+			name += " (ready limit " + strconv.Itoa(s.ReadyLimit) + ")"
+		}
+		if s.WaitForKey > 0 {
+			name += " (" + human.Thousands(s.WaitForKey) + " wait for their keys)"
+		}
+		if s.Partitions > 1 {
+			name += " (" + human.Counted(s.Partitions, "partition") + ")"
+		}
+		rows = append(rows, queueRow(name, s, now))
+		for _, g := range s.Groups {
+			unread, held := "-", "-"
+			if g.Waiting != nil {
+				unread = human.Short(time.Duration(*g.Waiting))
+			}
+			if g.OldestHeld != nil {
+				held = human.Short(time.Duration(g.OldestHeld.Held))
+			}
+			rows = append(rows, statsRow{
+				name: "  " + human.OneLine(g.Name, 40), group: true, lag: human.Estimate(g.Lag, g.LagApprox), unread: unread,
+				pending: human.Estimate(g.Pending, false), held: held,
+				retrying: human.Estimate(g.Retrying, g.RetryingApprox), dead: human.Estimate(g.Dead, g.DeadApprox),
+			})
+		}
+		for _, p := range s.ByPartition {
+			used := map[string]int64(nil)
+			if p.Memory != nil {
+				used = map[string]int64{"all": *p.Memory}
+			}
+			rows = append(rows, statsRow{
+				name: "  partition " + strconv.Itoa(p.Partition), scheduled: human.Estimate(p.Scheduled, false),
+				overdue: human.Estimate(p.Overdue, false),
+				ready:   human.Estimate(p.Ready, p.ReadyApprox), pending: human.Estimate(p.Pending, false),
+				dead: human.Estimate(p.Dead, false), memory: memory(used),
+			})
+		}
+	}
+	if len(all) > 1 {
+		sum := total(all)
+		row := queueRow(fmt.Sprintf("all %d queues", len(all)), sum, now)
+		g := sum.Groups[0]
+		row.lag, row.pending = human.Estimate(g.Lag, g.LagApprox), human.Estimate(g.Pending, false)
+		row.retrying = human.Estimate(g.Retrying, g.RetryingApprox)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func queueRow(name string, s admin.QueueStats, now time.Time) statsRow {
+	next := "-"
+	if !s.NextDue.IsZero() {
+		next = human.Relative(s.NextDue, now)
+	}
+	return statsRow{
+		name: name, scheduled: human.Estimate(s.Scheduled, false), overdue: human.Estimate(s.Overdue, false), next: next,
+		ready: human.Estimate(s.Ready, s.ReadyApprox),
+		dead:  human.Estimate(s.Dead, false), memory: memory(s.Memory),
+	}
+}
+
+// total adds up queues. All their groups become one group.
+func total(all []admin.QueueStats) (sum admin.QueueStats) {
+	var g admin.GroupStats
+	for _, s := range all {
+		sum.Scheduled += s.Scheduled
+		sum.Overdue += s.Overdue
+		if !s.NextDue.IsZero() && (sum.NextDue.IsZero() || s.NextDue.Before(sum.NextDue)) {
+			sum.NextDue = s.NextDue
+		}
+		sum.Ready += s.Ready
+		sum.ReadyApprox = sum.ReadyApprox || s.ReadyApprox
+		sum.Dead += s.Dead
+		for key, n := range s.Memory {
+			if sum.Memory == nil {
+				sum.Memory = map[string]int64{}
+			}
+			sum.Memory[key] += n
+		}
+		for _, one := range s.Groups {
+			g.Lag += one.Lag
+			g.LagApprox = g.LagApprox || one.LagApprox
+			g.Pending += one.Pending
+			g.Retrying += one.Retrying
+			g.RetryingApprox = g.RetryingApprox || one.RetryingApprox
+		}
+	}
+	sum.Groups = []admin.GroupStats{g}
+	return sum
+}
+
+// memory returns the bytes of all keys of a queue as text, or "-" if they are not known.
+func memory(keys map[string]int64) string {
+	if keys == nil {
+		return "-"
+	}
+	var sum int64
+	for _, n := range keys {
+		sum += n
+	}
+	return human.Bytes(sum)
+}
