@@ -16,88 +16,13 @@ import (
 	"github.com/duestream/duestream/stream/keeper"
 )
 
-// Policy is how a queue releases, delivers and retries its messages. It is stored in Redis. A value that a queue does
-// not set comes from the defaults of the prefix, which a bridge writes from its Config.
-//
-//	type Policy struct {
-//		// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned:
-//		// 100ms to 7 days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is
-//		// given to another worker as well. Too high: what a dead worker held waits that long.
-//		VisibilityTimeout time.Duration
-//		// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says
-//		// otherwise: 1 to 1,000,000.
-//		MaxAttempts int
-//		// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before,
-//		// jittered by half. From 1ms.
-//		RetryMin time.Duration
-//		// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
-//		RetryMax time.Duration
-//		// RetryDelays, when set, are the delays after failed attempts instead of those from RetryMin to RetryMax, exactly
-//		// so: the n-th follows the n-th failed attempt, the last one all further. One alone is a fixed delay. See
-//		// NewDelays.
-//		RetryDelays Delays
-//		// RetryFor is how long a message is tried, from its first due time on: a retry that would be due later makes a
-//		// dead letter "retry_for" instead. Zero is no limit; at most ten years.
-//		RetryFor time.Duration
-//		// MaxSnoozes is how often a group may snooze a message: once more makes a dead letter "max_snoozes". Zero is
-//		// 1,000; at most 1,000,000.
-//		MaxSnoozes int
-//		// MaxCrashes, when set, has what was abandoned (its worker ended or hung, and the visibility timeout passed)
-//		// counted apart from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes
-//		// makes a dead letter "crashes". Zero: it is a failed attempt. At most 1,000,000.
-//		MaxCrashes int
-//		// HandlerTimeout is how long a handler may take. Then its context is cancelled, and its attempt fails with reason
-//		// "handler_timeout". Zero: each worker's own HandlerTimeout counts, and that is no limit by default. At most ten
-//		// years. Workers apply a change to the handlers that run already. Too low: work is cut short. Too high: a handler
-//		// that hangs keeps its message, its slot and its key for so long.
-//		HandlerTimeout time.Duration
-//		// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
-//		Held bool
-//		// HeldWorkers has the workers of all groups take nothing new; they finish what they hold.
-//		HeldWorkers bool
-//		// Rate is how many messages become ready in a second, a minute or an hour, evenly; empty is no limit. In each
-//		// partition of a queue it counts by itself.
-//		Rate Rate
-//		// Burst is how many may become ready at once after none did for a while: at most 1,000,000. In no second is it
-//		// more than Rate and Burst together. Zero is a tenth of a second's, at least one. With less than 50 ms of the
-//		// rate's the queue is slower while another bridge takes over.
-//		Burst int
-//		// FreeRetries leaves retries and redriven dead letters out of the Rate: they become ready when they are due, and
-//		// are not counted.
-//		FreeRetries bool
-//		// ReadyLimit has messages stay scheduled while so many are ready that the slowest group has not been given; in
-//		// each partition by itself. Retries and redriven dead letters pass. Zero is no limit; at most 1,000,000,000.
-//		ReadyLimit int
-//		// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a
-//		// hundred more, and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at
-//		// most 10,000,000.
-//		History int
-//		// HistoryAge is how long they are kept: 1 minute to 90 days.
-//		HistoryAge time.Duration
-//		// KeyFailure says what a retry of a message with a key does to the next message of that key. Empty is KeyBlock.
-//		KeyFailure KeyFailure
-//	}
-//
-//	func (Policy) Attempts() lua.Attempts
-//	func (Policy) Delay(attempt int) time.Duration
-//	func (Policy) TriedFor() time.Duration
-//	func (Policy) Validate() error
+// Policy is how a queue releases, delivers and retries its messages: see [stream.Policy].
 type Policy = stream.Policy
 
-// Rate limits how many messages become ready per second, minute or hour. It is a text: 500/s, 30/m or 1/h, with numbers
-// up to 1,000,000. Empty is no limit.
-//
-//	type Rate string
-//
-//	func (Rate) DefaultBurst() int
-//	func (Rate) Interval() time.Duration
-//	func (Rate) Normal() Rate
-//	func (Rate) PerSecond() float64
+// Rate limits how many messages become ready, as 500/s, 30/m or 1/h: see [lua.Rate].
 type Rate = lua.Rate
 
-// KeyFailure is whether a message with a key waits for the retries of the message before it.
-//
-//	type KeyFailure string
+// KeyFailure is whether a message with a key waits for the retries of the message before it: see [stream.KeyFailure].
 type KeyFailure = stream.KeyFailure
 
 // Values of KeyFailure.
@@ -130,19 +55,7 @@ type Config struct {
 	Logger   *slog.Logger // nil = discard
 }
 
-// Identity identifies the process of a bridge: its host, process ID, version and start.
-//
-//	type Identity struct {
-//		ID      string // ULID of its start
-//		Host    string // as the bridge calls its machine or container; "" = not told
-//		PID     int    // 0 = not told
-//		Version string // "" = not told
-//		Level   int    // what the bridge serves: see Level; 1 or less = not told
-//	}
-//
-//	func (Identity) Actor() string
-//	func (Identity) Started() time.Time
-//	func (Identity) String() string
+// Identity is the host, process ID, version and start of a bridge: see [lua.Identity].
 type Identity = lua.Identity
 
 // NewIdentity returns the identity of a bridge that this process starts now. An empty version becomes the version of
@@ -197,18 +110,7 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Observer receives the events and durations of bridges, workers and clients. One Observer may serve any number of
-// them. Package bridge/metrics has an Observer for Prometheus.
-//
-//	type Observer interface {
-//		// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
-//		// keep the answer.
-//		Of(part observe.Part, queue, group string) observe.Series
-//		// Call is told of a call to Redis: the script that was run, "" for any other command, how long it took, and its error.
-//		Call(script string, took time.Duration, err error)
-//		// Serves is told of a bridge when it begins to run, and asks it for what it owns until the bridge calls ended.
-//		Serves(observe.Served) (ended func())
-//	}
+// Observer receives the events and durations of bridges, workers and clients: see [observe.Observer].
 type Observer = observe.Observer
 
 // observed returns the Status in the form that an Observer receives.
@@ -268,37 +170,10 @@ func (b *Bridge) checkServer(ctx context.Context) error {
 	return nil
 }
 
-// Status is the state of a bridge as it sees itself.
-//
-//	type Status struct {
-//		Bridge        string
-//		LastHeartbeat time.Time // local; zero = none yet
-//		// local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than
-//		// 30s ago: it hangs
-//		Turned     time.Time
-//		Live       []string // the schedulers that lived then, this one among them, in order
-//		Queues     int      // known
-//		Partitions int      // of all of them; a queue has one at least
-//		Owned      int      // partitions
-//		Late       []Late   // of the owned ones, those that are not drained on time, the latest first
-//	}
-//
-//	func (Status) Alive() error
-//	func (Status) Broken() error
-//	func (Status) Ready() error
+// Status is the state of a bridge as it sees itself: see [scheduler.Status].
 type Status = scheduler.Status
 
-// Late is a partition that a bridge owns but does not drain on time.
-//
-//	type Late struct {
-//		Partition string
-//		By        time.Duration // how late its oldest message is; 0 = nobody has seen
-//		Failing   string        // why its drains fail; "" = they do not
-//		// WrongType: a key of it holds what another program wrote there. No bridge can serve it: see Status.Broken.
-//		WrongType bool
-//	}
-//
-//	func (Late) String() string
+// Late is a partition that a bridge owns but does not drain on time: see [scheduler.Late].
 type Late = scheduler.Late
 
 // Status returns the bridge's ID, its last heartbeat, the live bridges, the numbers of queues and partitions, and the

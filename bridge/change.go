@@ -10,14 +10,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// Retry is a scheduled retry of a message: for the group that failed, or from a redriven dead letter. Group is "" if
-// the dead letter was redriven for all groups.
-//
-//	type Retry struct {
-//		ID    string
-//		Group string    // "" = redriven for all groups
-//		Due   time.Time // when it is due now; of a cancelled one, when it would have been
-//	}
+// Retry is a scheduled retry for one group, or a redriven dead letter: see [producer.Retry].
 type Retry = producer.Retry
 
 // Scope makes Cancel and Reschedule also act on scheduled retries, or on retries alone. Without a Scope they act only

@@ -49,17 +49,7 @@ type Client struct {
 	closed   atomic.Bool
 }
 
-// Durability is the confirmation that a write waits for after the server has executed it.
-//
-//	type Durability struct {
-//		Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
-//		Replicas int           // so many replicas hold the write in memory (WAIT)
-//		Timeout  time.Duration // how long the server waits for that
-//	}
-//
-//	func (Durability) Confirm(ctx context.Context, pinned rueidis.Client, key string) error
-//	func (Durability) String() string
-//	func (Durability) Validate() error
+// Durability is the confirmation that a write waits for: see [lua.Durability].
 type Durability = lua.Durability
 
 // Durability levels. With Accepted, a crash loses writes that the append-only file had not yet brought to disk, and a
@@ -106,80 +96,13 @@ func withPrefix(prefix string) string {
 	return prefix
 }
 
-// NewMessage is one message of a batch.
-//
-//	type NewMessage struct {
-//		// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled,
-//		// another one is refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
-//		ID string
-//		// Payload is any bytes, at most 16 MiB. It is copied.
-//		Payload []byte
-//		// Headers are UTF-8: at most 64, with 32 KiB of names and values together.
-//		Headers map[string]string
-//		// Delay counts from the moment the server takes the message; at most ten years. Either Delay or At may be set.
-//		Delay time.Duration
-//		// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are
-//		// rounded up.
-//		At time.Time
-//		// Spread has the message due at some moment of so long after Delay or At, which follows from its ID alone: many
-//		// messages for one instant come evenly over that time, and one that is scheduled again keeps its moment. In whole
-//		// milliseconds; at most ten years, with Delay.
-//		Spread time.Duration
-//		// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
-//		MaxAttempts int
-//		// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by
-//		// the policy of the queue. See NewDelays.
-//		RetryDelays Delays
-//		// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of
-//		// the queue; at most ten years.
-//		RetryFor time.Duration
-//		// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned,
-//		// which then is no failed attempt; zero = by the policy of the queue. At most 1,000,000.
-//		MaxSnoozes, MaxCrashes int
-//		// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the
-//		// worker. At most ten years.
-//		HandlerTimeout time.Duration
-//		// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero
-//		// = never. It must be after At.
-//		Expires time.Time
-//		// ExpiresIn counts from the moment of the call, by the server's clock, in place of Expires. It must be longer
-//		// than Delay and Spread; at most ten years. Zero = never.
-//		ExpiresIn time.Duration
-//		// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most
-//		// ten years. Zero = only while it is scheduled. It needs an ID.
-//		Dedup time.Duration
-//		// Key has the messages of a queue that share it delivered one at a time, in the order of their due times: the
-//		// next one becomes ready when every group has acknowledged the one before, or it was cancelled or dead-lettered.
-//		// Empty: none. At most 256 bytes of UTF-8 without control characters.
-//		Key string
-//		// Replace says when the message takes the place of the one of its ID that is scheduled, with payload, headers and
-//		// due time: "replace" always, "later" and "earlier" only with such a due time. Empty = never: then, and where the
-//		// due time is not such a one, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
-//		Replace lua.Dedup
-//	}
+// NewMessage is a message to schedule, with all that options set: see [producer.Message] for its fields.
 type NewMessage = producer.Message
 
-// Receipt describes a scheduled message: its ID, its due time by the server's clock, and whether it became ready at
-// once.
-//
-//	type Receipt struct {
-//		ID  string
-//		Due time.Time // by the server's clock; the message is never delivered before it
-//		// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for
-//		// again.
-//		Ready bool
-//		// Replaced: it took the place of another one. False also when it did and was ready, or the reply had to be asked
-//		// for again.
-//		Replaced bool
-//	}
+// Receipt is the ID and the due time of a stored message: see [producer.Receipt].
 type Receipt = producer.Receipt
 
-// Result is the answer to one message of a batch: a Receipt, or Err.
-//
-//	type Result struct {
-//		Receipt
-//		Err error
-//	}
+// Result is the answer to one message of a batch, a Receipt or an error: see [producer.Result].
 type Result = producer.Result
 
 // Option changes one message of Schedule.
@@ -215,12 +138,7 @@ func Header(name, value string) Option {
 // by policy.
 func MaxAttempts(n int) Option { return func(m *producer.Message) { m.MaxAttempts = n } }
 
-// Delays is a list of delays after failed attempts. The last delay repeats. Empty is no list.
-//
-//	type Delays string
-//
-//	func (Delays) List() []time.Duration
-//	func (Delays) String() string
+// Delays is a list of delays after failed attempts, of which the last repeats: see [lua.Delays].
 type Delays = lua.Delays
 
 // NewDelays returns a list of delays.

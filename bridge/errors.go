@@ -56,39 +56,14 @@ var (
 	ErrHandlerTimeout = stream.ErrHandlerTimeout
 )
 
-// InvalidError names the refused field, its value (shortened) and the rule it broke.
-//
-//	type InvalidError struct {
-//		Field, Value, Rule string
-//	}
+// InvalidError names the refused field, its value and the rule that it broke: see [lua.InvalidError].
 type InvalidError = lua.InvalidError
 
-// DeniedError names the command that the user lacks.
-//
-//	type DeniedError struct {
-//		Command string // "XTRIM", "XGROUP CREATE"
-//		// Of a script, which asks for all that it may need before it does anything: its name, the key, and which users of
-//		// docs/operations/users.md have what it needs. Nothing was changed.
-//		Script, Key string
-//		Users       []string
-//	}
+// DeniedError names the command that the user lacks: see [lua.DeniedError].
 type DeniedError = lua.DeniedError
 
-// OldBridgeError names a bridge that is too old to serve the refused write.
-//
-//	type OldBridgeError struct {
-//		Bridge Identity
-//		What   string // what was to be written
-//		Needs  int    // the level that bridges need for it
-//	}
+// OldBridgeError names a bridge that is too old to serve the refused write: see [lua.OldBridgeError].
 type OldBridgeError = lua.OldBridgeError
 
-// NotDurableError tells which part of the requested Durability was confirmed.
-//
-//	type NotDurableError struct {
-//		Want     Durability
-//		Fsynced  bool  // the server's own append-only file is on disk
-//		Replicas int   // so many replicas have it
-//		Cause    error // why the server did not wait at all; nil when the time was up
-//	}
+// NotDurableError tells which part of the requested Durability was confirmed: see [lua.NotDurableError].
 type NotDurableError = lua.NotDurableError

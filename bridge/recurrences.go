@@ -9,31 +9,7 @@ import (
 	"github.com/duestream/duestream/scheduler/recurrence"
 )
 
-// Recurrence is a message that is scheduled repeatedly: by a cron expression in a time zone, or at a fixed interval.
-//
-//	type Recurrence struct {
-//		Name, Queue string
-//		Payload     []byte
-//		Headers     map[string]string
-//		Cron        string        // five fields, six with seconds in front, or @daily and the like
-//		Zone        string        // of Cron, as Europe/Paris; "" = UTC
-//		Every       time.Duration // instead of Cron: whole milliseconds, from a second to ten years
-//		// of Every: occurrences are at 1970-01-01T00:00:00Z + Phase + n × Every; below Every
-//		Phase      time.Duration
-//		Start, End time.Time     // no occurrence before, or after; zero = no bound
-//		Count      int           // so many occurrences at most; zero = no bound
-//		Jitter     time.Duration // each is due so much later at most, by its ID
-//		Missed     recurrence.Missed
-//		Overlap    recurrence.Overlap
-//		Paused     bool
-//		Owner      string // label of who keeps it: Apply changes and removes only its own
-//	}
-//
-//	func (Recurrence) Compile() (*recurrence.Schedule, error)
-//	func (Recurrence) Due(at time.Time) time.Time
-//	func (Recurrence) Equal(o Recurrence) bool
-//	func (Recurrence) ID(at time.Time) string
-//	func (Recurrence) WithDefaults() Recurrence
+// Recurrence is a message that is scheduled repeatedly, by a cron expression or at an interval: see [recurrence.Spec].
 type Recurrence = recurrence.Spec
 
 // Values of Recurrence.Missed: which occurrences are made up for if no bridge was alive to plan them in time.
@@ -49,29 +25,10 @@ const (
 	OverlapSkip  = recurrence.OverlapSkip  // it is skipped
 )
 
-// RecurrenceState is a recurrence with its next and last occurrences.
-//
-//	type RecurrenceState struct {
-//		Spec Recurrence
-//		// Next are the next occurrences, three at most, in the recurrence's own zone; also of one that is paused.
-//		Next []time.Time
-//		// Last and LastID are of the last message whose time has come; zero = none that is remembered.
-//		Last    time.Time
-//		LastID  string
-//		Used    int    // occurrences planned, or past, since it was added
-//		Problem string // why nothing of it is planned: the spec is wrong
-//		// Unplanned is the first occurrence whose time came 20s ago, or before, and that nobody has planned; zero = none.
-//		// Bridges plan at least 20s ahead.
-//		Unplanned time.Time
-//	}
+// RecurrenceState is a recurrence with its next and last occurrences: see [planner.State].
 type RecurrenceState = planner.State
 
-// RecurrenceChange is the result of Recur.
-//
-//	type RecurrenceChange struct {
-//		Added, Changed bool // neither: it was there as it is
-//		TakenBack      int  // messages that had been planned of the former spec
-//	}
+// RecurrenceChange is the result of Recur: see [planner.Change].
 type RecurrenceChange = planner.Change
 
 // Errors of recurrences.

@@ -6,9 +6,7 @@ import (
 	"github.com/duestream/duestream/scheduler/producer"
 )
 
-// CancelVerdict is the result of CancelRunning for one message.
-//
-//	type CancelVerdict string
+// CancelVerdict is the result of CancelRunning for one message: see [producer.CancelVerdict].
 type CancelVerdict = producer.CancelVerdict
 
 // Verdicts of CancelRunning.
@@ -26,22 +24,10 @@ const (
 	VerdictUnread = producer.Unread
 )
 
-// Holder is a worker that holds a message.
-//
-//	type Holder struct {
-//		Group    string
-//		Consumer string
-//	}
+// Holder is a worker that holds a message: see [producer.Holder].
 type Holder = producer.Holder
 
-// Cancellation describes how CancelRunning ended a message.
-//
-//	type Cancellation struct {
-//		ID      string
-//		Verdict CancelVerdict
-//		Holders []Holder // who hears of it; with Cancelling
-//		Retries []Retry  // that waited, and were taken
-//	}
+// Cancellation describes how CancelRunning ended a message: see [producer.Cancellation].
 type Cancellation = producer.Cancellation
 
 // CancelRunning cancels messages in any state: scheduled, waiting for a retry, ready, or held by a worker. An empty

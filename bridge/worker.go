@@ -10,43 +10,13 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Message is one delivery of a message to a handler. Its Lateness is the time from its due time until it became ready.
-//
-//	type Message struct {
-//		ID          string // of the message; the entry ID where an entry of another program has none
-//		Payload     []byte
-//		Headers     map[string]string // nil when there are none
-//		Attempt     int               // from 1
-//		Queue       string
-//		Group       string
-//		Consumer    string
-//		Partition   int       // of the queue; entry IDs are unique within one partition
-//		EntryID     string    // of the stream entry
-//		Due         time.Time // zero when the entry does not say
-//		MaxAttempts int       // of the message itself; 0 = by policy
-//		Expires     time.Time // zero = never
-//		For         string    // group that a retry is for; empty = every group
-//		Error       string    // of the last failed attempt
-//		// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
-//		// (docs/reference/protocol.md lists them): "first_due_ms", "last_trace", …
-//		Extra map[string]string
-//		// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next
-//		// attempt, or of the dead letter. Package bridge/tracing does so. Anything but a traceparent is dropped.
-//		Trace string
-//	}
-//
-//	func (*Message) Lateness() time.Duration
+// Message is one delivery of a message to a handler: see [stream.Message].
 type Message = stream.Message
 
-// Handler does the work of one message. Returning nil acknowledges the message. Returning an error retries it by the
-// policy; for other outcomes return RetryAfter, DeadLetter, Snooze or Release. Messages are delivered at least once.
-//
-//	type Handler func(ctx context.Context, m *Message) error
+// Handler does the work of one message, and returns nil when it is done: see [stream.Handler].
 type Handler = stream.Handler
 
-// Settlement is how a delivery ended for a worker: see WorkerConfig.Settled.
-//
-//	type Settlement string
+// Settlement is how a delivery ended for a worker: see [stream.Settlement] and WorkerConfig.Settled.
 type Settlement = stream.Settlement
 
 // Settlements. Of all workers that ever held an entry for a group, at most one gets one of the first seven.
@@ -63,14 +33,7 @@ const (
 	Stuck        = stream.Stuck        // the dead-letter stream refused it: it stays pending, and is reclaimed later
 )
 
-// WorkerStats counts the settlements of a worker since it was made.
-//
-//	type WorkerStats struct {
-//		Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
-//		// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their
-//		// contexts as well.
-//		TimedOut, Abandoned uint64
-//	}
+// WorkerStats counts the settlements of a worker since it was made: see [stream.WorkerStats].
 type WorkerStats = stream.WorkerStats
 
 // RetryAfter returns an error that retries the message after d instead of the policy's delay.
@@ -88,19 +51,10 @@ func Snooze(d time.Duration) error { return stream.Snooze(d) }
 // that is about to stop uses it for work that it has not begun.
 func Release(err error) error { return stream.Release(err) }
 
-// Outcome is the action that a handler asked for with the error that it returned.
-//
-//	type Outcome struct {
-//		Action Action
-//		// until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
-//		Delay time.Duration
-//		Err   error // the handler's own error; nil when it gave none
-//	}
+// Outcome is the action that a handler asked for with the error that it returned: see [stream.Outcome].
 type Outcome = stream.Outcome
 
-// Action is the next step of a message after its handler returned.
-//
-//	type Action string
+// Action is the next step of a message after its handler returned: see [stream.Action].
 type Action = stream.Action
 
 // Actions, each with the return value that asks for it.
@@ -115,14 +69,7 @@ const (
 // OutcomeOf returns the outcome of a message whose handler returned err. It is for tests of handlers.
 func OutcomeOf(err error) Outcome { return stream.OutcomeOf(err) }
 
-// WorkerQueue is one queue of a worker that serves several.
-//
-//	type WorkerQueue struct {
-//		Queue string
-//		// Weight is its share of deliveries while others have a backlog, too, as a proportion: of two queues with 3 and 1
-//		// the first gets three of four. Default 1, at most 1,000. Must be 0 with Strict.
-//		Weight int
-//	}
+// WorkerQueue is one queue of a worker that serves several: see [stream.WorkerQueue].
 type WorkerQueue = stream.WorkerQueue
 
 // WorkerConfig configures a Worker. Redis, Queue or Queues, Group and Handler are required. The visibility timeout and
@@ -184,18 +131,7 @@ type WorkerConfig struct {
 	Logger   *slog.Logger // nil = discard
 }
 
-// Worker delivers the messages of one or several queues to the handler of one group, at least once. Run blocks until
-// its context is cancelled, and returns nil after a clean stop. Call Run once. Stats may be called at any time.
-//
-//	type Worker struct {
-//		// contains no exported fields
-//	}
-//
-//	func (*Worker) Alive() error
-//	func (*Worker) Consumer() string
-//	func (*Worker) Ready() error
-//	func (*Worker) Run(ctx context.Context) error
-//	func (*Worker) Stats() WorkerStats
+// Worker delivers the messages of queues to the handler of one group, at least once: see [stream.Worker].
 type Worker = stream.Worker
 
 // NewWorker checks the configuration. Its error names every fault. Redis is not touched before Run.

@@ -59,8 +59,9 @@ const (
 	SettingKeyFailure  = "key_failure"  // block or skip
 )
 
-// Policy is the set of rules for one group of a queue. It is comparable. Get one from ReadPolicy or DefaultPolicy: the
-// zero value is invalid.
+// Policy is the set of rules for one group of a queue. It is stored in Redis: a setting that a queue lacks comes from the
+// defaults of the prefix, which a bridge can write at its start. Policy is comparable. Get one from ReadPolicy or
+// DefaultPolicy: the zero value is invalid.
 type Policy struct {
 	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7
 	// days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as

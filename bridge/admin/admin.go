@@ -19,7 +19,7 @@
 // Invariants:
 //   - bridge does not import this package, so no program that only schedules or works has it in its binary
 //     (layout.TestPackagesImportOnlyWhatIsBelowThem).
-//   - The comment of an alias shows the definition of its type (layout.TestAliasesShowWhatTheyStandFor).
+//   - The comment of an alias links to the definition of its type (layout.TestEveryNameHasASentence).
 package admin
 
 import (

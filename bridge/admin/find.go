@@ -10,53 +10,16 @@ import (
 
 // This file holds the calls that find messages and list entries.
 
-// Finding is the result of Find: the places of a message, its history with times, and what was searched.
-//
-//	type Finding struct {
-//		ID      string
-//		At      time.Time // by the server's clock, when the look began
-//		Places  []Sighting
-//		Why     string // why it is nowhere, if that is known; each place has its own Why
-//		History []Moment
-//		Windows []Window
-//		Queues  int   // how many were looked at
-//		Looked  int64 // how many members, entries and letters were read, where none can be looked up
-//	}
+// Finding is the result of Find, with the places and the history of a message: see [inspect.Finding].
 type Finding = inspect.Finding
 
-// Sighting is a Place of a message, with its queue.
-//
-//	type Sighting struct {
-//		Queue string
-//		Place
-//		Why        string // why it is not delivered, or not done, in words for people
-//		For        string // ready, pending: the group, of a retry
-//		Deliveries int64  // pending: how often the entry was delivered, by the server's count
-//		Cancelled  bool   // pending: the message was; the consumer is told, and ends it
-//		// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
-//		Before string
-//	}
+// Sighting is a Place of a message, with its queue: see [inspect.Sighting].
 type Sighting = inspect.Sighting
 
-// Moment is a past or coming event of a message, with its time by the server's clock.
-//
-//	type Moment struct {
-//		At      time.Time
-//		What    string
-//		Queue   string
-//		Group   string
-//		Attempt int
-//		Entry   string
-//		Detail  string // consumer; reason; the last error
-//	}
+// Moment is a past or coming event of a message: see [inspect.Moment].
 type Moment = inspect.Moment
 
-// Window is a dedup window: the time until which a queue refuses the ID of a message that it has taken before.
-//
-//	type Window struct {
-//		Queue string
-//		Until time.Time
-//	}
+// Window is the time until which a queue refuses the ID of an earlier message: see [inspect.Window].
 type Window = inspect.Window
 
 // Events of a Moment.
@@ -85,9 +48,7 @@ func (a *Admin) Find(ctx context.Context, id string, o FindOptions) (Finding, er
 	})
 }
 
-// State is the state of a message at a Place.
-//
-//	type State string
+// State is the state of a message at a Place: see [inspect.State].
 type State = inspect.State
 
 // States of a Place.
@@ -99,32 +60,7 @@ const (
 	StateDead      = inspect.StateDead      // a dead letter of a group
 )
 
-// Place is one place where Redis holds a message.
-//
-//	type Place struct {
-//		State     State
-//		Partition int
-//		Group     string   // retrying, pending, dead
-//		Groups    []string // ready: those that were not given it yet
-//		// ready, pending: ID of the stream entry; dead: of the one that failed
-//		Entry       string
-//		Letter      string    // dead: its name; see Letter
-//		Consumer    string    // pending
-//		Idle        Millis    // pending: since it was delivered or extended
-//		Held        Millis    // pending: since it was delivered to Consumer, at least
-//		HeldSince   time.Time // pending: when that was; see PendingEntry
-//		Due         time.Time
-//		Key         string
-//		Waits       bool // scheduled: it is due, and another message of its key is in flight
-//		Attempt     int
-//		MaxAttempts int
-//		Expires     time.Time
-//		Error       string // of the last failed attempt
-//		Reason      string // dead
-//		Dead        time.Time
-//		Headers     map[string]string
-//		Payload     Payload
-//	}
+// Place is one place where Redis holds a message: see [inspect.Place].
 type Place = inspect.Place
 
 // Locate returns every place where one queue holds a message: scheduled, ready, pending (with its consumer),
@@ -135,57 +71,13 @@ func (a *Admin) Locate(ctx context.Context, queue, id string) ([]Place, error) {
 	return inspect.Locate(ctx, a.redis.Client, a.prefix, queue, id)
 }
 
-// Peeked is the beginning of a queue's schedule, with the number of its members.
-//
-//	type Peeked struct {
-//		At    time.Time // by the server's clock
-//		Next  []Due
-//		Total int64 // how many members the schedule has
-//		Held  bool
-//	}
+// Peeked is the beginning of a queue's schedule, with the number of its members: see [inspect.Peeked].
 type Peeked = inspect.Peeked
 
-// Due is one member of a schedule.
-//
-//	type Due struct {
-//		Due         time.Time
-//		Overdue     bool // by the server's clock
-//		Key         string
-//		Waits       bool // it is due, and another message of its key is in flight
-//		ID          string
-//		Partition   int
-//		For         string // a retry: the group
-//		Attempt     int
-//		MaxAttempts int
-//		Expires     time.Time
-//		Error       string // of the attempt before
-//		Headers     map[string]string
-//		Bytes       int64
-//		Payload     Payload // when it was asked for
-//		Malformed   bool    // its meta cannot be read: it will be a dead letter
-//	}
+// Due is one member of a schedule: see [inspect.Due].
 type Due = inspect.Due
 
-// Consumer is a consumer of a group, in one partition.
-//
-//	type Consumer struct {
-//		Group      string
-//		Consumer   string
-//		Partitions []int // in which it reads, or once read
-//		Pending    int64 // entries that it holds
-//		// Idle is the time since it last read or extended something, in whichever partition that was last. Before Redis
-//		// 7.2 a read that returned nothing does not count. Inactive is the time since it was last given an entry; nil
-//		// before Redis 7.2.
-//		Idle     Millis
-//		Inactive *Millis
-//		// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: it is
-//		// a lower bound, because only the oldest 10,000 pending entries of the group were read, in each partition.
-//		OldestIdle   Millis
-//		OldestApprox bool
-//		// Alive: Idle is less than the visibility timeout of the group. A consumer that is not alive may have died; where
-//		// Inactive is nil, it may also have had nothing to do.
-//		Alive bool
-//	}
+// Consumer is a consumer of a group, over all partitions of a queue: see [inspect.Consumer].
 type Consumer = inspect.Consumer
 
 // Peek returns the n members of a queue's schedule that are due first, over all partitions, in the order of their due

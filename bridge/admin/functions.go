@@ -21,42 +21,13 @@ var (
 	ErrNewerFunctions = lua.ErrNewerFunctions
 )
 
-// Function is one function of the library, with its keys and arguments.
-//
-//	type Function struct {
-//		Name    string
-//		Does    string
-//		Keys    []string
-//		More    []string
-//		Later   []string
-//		Args    []string
-//		Each    []string // sent for every item, after Args
-//		Returns string
-//		// AllowOOM: a full server runs it. The only one without is schedule, so that a full server refuses it as a whole.
-//		AllowOOM bool
-//	}
+// Function is one function of the library, with its keys and arguments: see [lua.Function].
 type Function = lua.Function
 
-// Library is the state of the library on one server, with the action that was taken there.
-//
-//	type Library struct {
-//		Server  string // its address
-//		Role    string // "master" or "replica"
-//		Product string
-//		Version string
-//		// State, Release and Source are of what was found there.
-//		State   LibraryState
-//		Release string
-//		Source  string
-//		Level   int    // protocol level; 1 = it tells none
-//		Did     string // "loaded", "replaced", "deleted"; "" = nothing
-//		Err     error  // why it could not be looked at or changed
-//	}
+// Library is the state of the library on one server, with the action that was taken there: see [lua.Library].
 type Library = lua.Library
 
-// LibraryState compares the library of a server with the library of this program.
-//
-//	type LibraryState string
+// LibraryState compares the library of a server with the library of this program: see [lua.LibraryState].
 type LibraryState = lua.LibraryState
 
 // States of a Library.

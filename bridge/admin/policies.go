@@ -36,32 +36,7 @@ func (a *Admin) WriteDefaults(ctx context.Context, p bridge.Policy) error {
 	return stream.WriteDefaults(ctx, a.redis.Client, a.prefix, p)
 }
 
-// PolicyUpdate is a change of a policy. A nil field leaves its setting unchanged. Clear resets settings to the
-// defaults.
-//
-//	type PolicyUpdate struct {
-//		VisibilityTimeout *time.Duration
-//		MaxAttempts       *int
-//		RetryMin          *time.Duration
-//		RetryMax          *time.Duration
-//		RetryDelays       *bridge.Delays
-//		RetryFor          *time.Duration
-//		MaxSnoozes        *int
-//		MaxCrashes        *int
-//		HandlerTimeout    *time.Duration
-//		Held              *bool
-//		HeldWorkers       *bool
-//		Rate              *bridge.Rate
-//		Burst             *int
-//		FreeRetries       *bool
-//		ReadyLimit        *int
-//		History           *int
-//		HistoryAge        *time.Duration
-//		KeyFailure        *bridge.KeyFailure
-//		Clear             []string
-//	}
-//
-//	func (PolicyUpdate) Check(group string) error
+// PolicyUpdate holds the settings of a policy to change; nil fields stay as they are: see [stream.PolicyUpdate].
 type PolicyUpdate = stream.PolicyUpdate
 
 // ReadPolicy returns the policy in force for a group of a queue; "" stands for a group without settings of its own.

@@ -15,22 +15,7 @@ func (a *Admin) Queues(ctx context.Context) ([]string, error) {
 	return scheduler.Queues(ctx, a.redis.Client, a.prefix)
 }
 
-// QueueContents counts the contents of a queue.
-//
-//	type QueueContents struct {
-//		Scheduled int64
-//		Entries   int64 // of the streams: ready, pending, or not freed yet
-//		Dead      int64
-//		Groups    []string
-//		// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
-//		Readers     []string
-//		Recurrences []string
-//		Targets     []string // groups whose messages are posted to a URL
-//	}
-//
-//	func (QueueContents) Empty() bool
-//	func (QueueContents) Messages() int64
-//	func (QueueContents) String() string
+// QueueContents counts the contents of a queue: see [stream.Contents].
 type QueueContents = stream.Contents
 
 // DeleteQueue deletes a queue with its groups, settings and dedup windows, and returns what it held. With force it
@@ -46,12 +31,7 @@ func (a *Admin) DeleteQueue(ctx context.Context, queue string, force bool) (Queu
 	return had, err
 }
 
-// RolledBack counts the changes of RollBackQueue, and names the work that bridges of the previous release do not do.
-//
-//	type RolledBack struct {
-//		Released    int64 // messages that waited for their key, and are due when they were to be
-//		Recurrences int64 // that nobody plans who knows none
-//	}
+// RolledBack counts the changes of RollBackQueue: see [stream.RolledBack].
 type RolledBack = stream.RolledBack
 
 // ErrNewBridge: a bridge is alive that serves keys of messages, so messages would wait for their keys again. Nothing
@@ -65,16 +45,7 @@ func (a *Admin) RollBackQueue(ctx context.Context, queue string, force bool) (Ro
 	return stream.Rollback(ctx, a.redis.Client, a.prefix, queue, force)
 }
 
-// PartitionCounts holds every partition count that a queue has had, in order. The last one is in force.
-//
-//	type PartitionCounts []int
-//
-//	func (PartitionCounts) Candidates(id string) []int
-//	func (PartitionCounts) Latest() int
-//	func (PartitionCounts) Names(queue string) []string
-//	func (PartitionCounts) Of(id string) int
-//	func (PartitionCounts) String() string
-//	func (PartitionCounts) With(others ...int) PartitionCounts
+// PartitionCounts holds every partition count of a queue, in order, the last one in force: see [lua.Counts].
 type PartitionCounts = lua.Counts
 
 // Partitions returns the partition counts of a queue; {1} if it is not registered. One round trip.

@@ -20,14 +20,10 @@ func (a *Admin) planner() *planner.Planner {
 	return p
 }
 
-// Missed tells which occurrences are made up for if no bridge planned them in time: see bridge.MissedOnce.
-//
-//	type Missed string
+// Missed is the policy for occurrences that no bridge planned in time: see [recurrence.Missed].
 type Missed = recurrence.Missed
 
-// Overlap tells whether an occurrence is skipped while the one before is not settled: see bridge.OverlapAllow.
-//
-//	type Overlap string
+// Overlap is the policy for an occurrence while the one before is not settled: see [recurrence.Overlap].
 type Overlap = recurrence.Overlap
 
 // CheckRecurrence returns an error if the name of a recurrence is empty, longer than 200 bytes, not UTF-8, or has

@@ -7,45 +7,13 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// Story is the history of a message, from the histories of queues.
-//
-//	type Story struct {
-//		ID      string
-//		At      time.Time // by the server's clock, when it was read
-//		Changes []Change
-//		Queues  int   // how many have a history
-//		Looked  int64 // how many entries of histories were read
-//	}
+// Story is the history of a message, from the histories of queues: see [inspect.Story].
 type Story = inspect.Story
 
-// Change is one change of state of a message.
-//
-//	type Change struct {
-//		Queue    string
-//		At       time.Time // by the server's clock
-//		Event    string    // one of the Event constants
-//		Group    string
-//		Attempt  int
-//		Due      time.Time // from then on
-//		Was      time.Time // rescheduled: due before
-//		Late     Millis    // ready: after it was due
-//		After    Millis    // how an entry ended: after it was ready
-//		Idle     Millis    // how an entry ended: after it was delivered, or last extended
-//		Entry    string
-//		Letter   string
-//		Reason   string
-//		Error    string
-//		Consumer string // who held the entry, where somebody else ended that
-//		By       string // who did it
-//	}
+// Change is one change of state of a message: see [inspect.Change].
 type Change = inspect.Change
 
-// StoryOptions controls Story.
-//
-//	type StoryOptions struct {
-//		Queues   []string                  // where to look; none = all that are registered
-//		Progress func(looked, total int64) // called now and then, one at a time; total grows
-//	}
+// StoryOptions control Story; the zero value is valid: see [inspect.StoryOptions].
 type StoryOptions = inspect.StoryOptions
 
 // Events of a Change.

@@ -6,52 +6,16 @@ import (
 	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
-// Verb is a class of operations that a token may allow: "publish", "consume" or "operate".
-//
-//	type Verb string
+// Verb is a class of operations that a token may allow, as "publish": see [access.Verb].
 type Verb = access.Verb
 
-// Token is the right at a gateway that a secret gives: see docs/guides/tokens.md.
-//
-//	type Token struct {
-//		Name        string // by which logs and operators call it; no other token has it
-//		Description string
-//		Verbs       []Verb
-//		Queues      []string // names of queues; * stands for any characters, also none
-//		// The time from which on it is refused; zero = never. By the clock of the gateway.
-//		Expires time.Time
-//		Created time.Time
-//		// How much may be asked for, of all gateways together: 500/s, 30/m, 1/h; empty = no limit. Burst is how much at
-//		// once, 0 = a tenth of a second's, at least one.
-//		Rate  bridge.Rate
-//		Burst int
-//		// The same for publishing and consuming apart, as lmstfy's server has it; not beside a rate. Nil = no limits.
-//		Limits *Limits
-//	}
-//
-//	func (*Token) Check() error
+// Token is the right at a gateway that a secret gives: see [access.Token].
 type Token = access.Token
 
-// Limits are the token buckets of a token: how many messages or requests pass in an interval. A bucket refills
-// evenly, and a full one may be emptied at once.
-//
-//	type Limits struct {
-//		Read     int // consumed: requests; 0 = no limit
-//		Write    int // published: messages; 0 = no limit
-//		Interval int // seconds
-//	}
-//
-//	func (*Limits) Check() error
+// Limits are the token buckets of a token: see [access.Limits].
 type Limits = access.Limits
 
-// StoredToken is a token as it is stored in Redis.
-//
-//	type StoredToken struct {
-//		Digest string // its field in the hash: the SHA-256 of the secret
-//		Token
-//		Expired bool
-//		Problem string // why it cannot be read, and is refused; of the Token nothing is known then
-//	}
+// StoredToken is a token as it is stored in Redis: see [access.Stored].
 type StoredToken = access.Stored
 
 // ErrTokenExists: another token has the name.

@@ -9,37 +9,10 @@ import (
 
 // This file holds export and import of queues.
 
-// Record is an exported message, with everything that Redis holds of it.
-//
-//	type Record struct {
-//		Kind        RecordKind
-//		ID          string
-//		Due         int64
-//		Payload     Payload // a string, {"base64": "…"} when it is not UTF-8, null when it was lost
-//		Headers     map[string]string
-//		Attempt     int    // absent = 1
-//		For         string // scheduled, ready: the only group it is for
-//		Entry       string // of a retry, ready or dead: the stream entry
-//		MaxAttempts int
-//		Expires     int64
-//		Error       string
-//		Letter      string // dead: its name; scheduled: ID of the dead letter that was redriven
-//		Group       string // dead only, as the three below
-//		Reason      string
-//		Dead        int64
-//		Extra       map[string]string // fields nobody knows
-//		Plan        string            // of a recurrence: "" = it begins anew
-//		Member      []byte            // scheduled: the member of the schedule
-//		Meta        []byte            // scheduled: its meta
-//		Fields      [][]byte          // dead: fields and values in turn
-//	}
-//
-//	func (Record) Check() error
+// Record is an exported message, with everything that Redis holds of it: see [transfer.Record].
 type Record = transfer.Record
 
-// RecordKind is the kind of a Record.
-//
-//	type RecordKind string
+// RecordKind is the kind of a Record: see [transfer.RecordKind].
 type RecordKind = transfer.RecordKind
 
 // Kinds of a Record.
@@ -51,18 +24,7 @@ const (
 	RecordRecurrence = transfer.RecordRecurrence
 )
 
-// Export reads the contents of a queue. Records iterates over them, and the queue may be in use meanwhile.
-//
-//	type Export struct {
-//		// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their
-//		// body is lost, or malformed. They are not among the records. Recurrences that nobody could write elsewhere are
-//		// counted too: their name is no text.
-//		LeftOut int
-//	}
-//
-//	func (*Export) Records(ctx context.Context) iter.Seq2[Record, error]
-//	func (*Export) Recurrences(ctx context.Context) ([]string, error)
-//	func (*Export) Time(ctx context.Context) (time.Time, error)
+// Export reads the contents of a queue: see [transfer.Export].
 type Export = transfer.Export
 
 // Export returns an export of the given kinds of records. Redis is not touched before Records is iterated over.
@@ -70,19 +32,7 @@ func (a *Admin) Export(queue string, kinds ...RecordKind) *Export {
 	return transfer.NewExport(a.redis.Client, a.prefix, queue, kinds...)
 }
 
-// Import writes records into a queue, each with its own result.
-//
-//	type Import struct {
-//		// contains no exported fields
-//	}
-//
-//	func (*Import) AllowOldBridges()
-//	func (*Import) Groups(ctx context.Context, groups []string) error
-//	func (*Import) GroupsMade() []string
-//	func (*Import) Known(ctx context.Context, ids []string) ([]bool, error)
-//	func (*Import) Recurrences(names []string)
-//	func (*Import) Remember(ctx context.Context, ids []string) error
-//	func (*Import) Write(ctx context.Context, records []Record) []error
+// Import writes records into a queue, each with its own result: see [transfer.Import].
 type Import = transfer.Import
 
 // ErrKnown: a record is in the queue already, or was imported within the window.

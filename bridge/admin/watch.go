@@ -13,92 +13,19 @@ import (
 
 // This file holds the calls for a live view of queues and of their server.
 
-// Watcher reads the state of queues repeatedly, at little cost. Look returns the state, and the rates since the last
-// Look.
-//
-//	type Watcher struct {
-//		// contains no exported fields
-//	}
-//
-//	func (*Watcher) Look(ctx context.Context) ([]QueueSample, error)
-//	func (*Watcher) LookAt(ctx context.Context, wanted func(queue string) bool) ([]QueueSample, error)
+// Watcher reads the state of queues repeatedly, at little cost: see [inspect.Watcher].
 type Watcher = inspect.Watcher
 
-// QueueSample is the state of one queue at a Look, with its rates since the last one.
-//
-//	type QueueSample struct {
-//		Queue      string
-//		Partitions int
-//		Held       bool
-//		Flow
-//		Err       error // the queue could not be looked at; the rest is of the last time that it could
-//		Scheduled int64 // with retries, and with what is overdue
-//		Overdue   int64
-//		Behind    Millis // how late the oldest overdue message is by now
-//		Stalled   Millis // for how long messages have been overdue while nothing became ready
-//		// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was
-//		// seen within a minute. Entries that a worker was quicker to acknowledge are not seen.
-//		Late        *Millis
-//		Ready       int64 // see QueueStats
-//		ReadyApprox bool
-//		Entries     int64
-//		Dead        int64
-//		NewestDead  *Millis     // how old the newest dead letter is; nil: more than 5 minutes
-//		PerSecond   *QueueRates // since the look before; nil at the first
-//		Groups      []GroupSample
-//		MoreGroups  int // that were not looked at
-//	}
+// QueueSample is the state of one queue at a Look, with its rates since the last one: see [inspect.QueueSample].
 type QueueSample = inspect.QueueSample
 
-// GroupSample is the state of one group at a Look.
-//
-//	type GroupSample struct {
-//		Name      string
-//		Lag       int64
-//		LagApprox bool // Lag is an upper bound: the server does not say
-//		Pending   int64
-//		Oldest    *Millis // how long the oldest pending entry has been without a sign of life
-//		// OldestHeld is for how long the entry is held that is held for longest, of the oldest ones of each partition,
-//		// and Holder the consumer. Usual: see GroupStats.
-//		OldestHeld *Millis
-//		Holder     string
-//		Usual      *Millis
-//		// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries
-//		// only, and whether the group moves on between looks. Unread: see GroupStats.
-//		Waiting    *Millis
-//		Unread     *Millis
-//		Visibility time.Duration // the group's visibility timeout; 0: it holds nothing
-//		// how long a handler may take by the policy; 0: no limit, or it holds nothing
-//		HandlerTimeout time.Duration
-//		// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis
-//		// 7.2 a consumer without work cannot be told from one that is gone, and all count.
-//		Alive       int64
-//		AliveApprox bool
-//		Consumers   int64
-//		// Retrying is how many retries for the group are among the 100 members of each partition that are due next.
-//		// RetryingMore: the schedule is longer than that.
-//		Retrying     int64
-//		RetryingMore bool
-//		// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another
-//		// group.
-//		Done *float64
-//	}
+// GroupSample is the state of one group at a Look: see [inspect.GroupSample].
 type GroupSample = inspect.GroupSample
 
-// QueueRates are the events per second of a queue or a group, between two Looks of a Watcher.
-//
-//	type QueueRates struct {
-//		In   *float64 // became scheduled, retries included, less what was cancelled
-//		Out  *float64 // became ready
-//		Done *float64 // were freed, because every group was done with them
-//	}
+// QueueRates are the events per second of a queue or a group, between two Looks: see [inspect.QueueRates].
 type QueueRates = inspect.QueueRates
 
-// Millis is a duration that is written in JSON as whole milliseconds.
-//
-//	type Millis time.Duration
-//
-//	func (Millis) String() string
+// Millis is a duration that is whole milliseconds in JSON: see [view.Millis].
 type Millis = view.Millis
 
 // Watcher returns a watcher of the given queues; without any, of all queues that are registered at the time of each

@@ -1,6 +1,7 @@
 package layout
 
 import (
+	"fmt"
 	"go/ast"
 	"os/exec"
 	"strings"
@@ -24,7 +25,8 @@ func TestBridgeFitsOnTwoScreens(t *testing.T) {
 }
 
 // Every exported name of the imported packages has a sentence of its own. A sentence above a group of five types
-// documents none of them.
+// documents none of them. The sentence of an alias links to the type behind it, because go doc shows nothing else of
+// that type.
 func TestEveryNameHasASentence(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"bridge", "bridge/admin", "bridge/tracing", "bridge/push"} {
@@ -55,6 +57,12 @@ func TestEveryNameHasASentence(t *testing.T) {
 						case *ast.TypeSpec:
 							if one.Name.IsExported() {
 								says(d.Doc, one.Name.Name)
+							}
+							if to, ok := one.Type.(*ast.SelectorExpr); ok && one.Assign.IsValid() && one.Name.IsExported() {
+								link := fmt.Sprintf("[%s.%s]", to.X.(*ast.Ident).Name, to.Sel.Name)
+								if !strings.Contains(d.Doc.Text(), link) {
+									t.Errorf("the comment of %s.%s does not link to %s", path, one.Name.Name, link)
+								}
 							}
 						case *ast.ValueSpec:
 							if one.Names[0].IsExported() && d.Lparen.IsValid() && one.Doc == nil && one.Comment == nil {

@@ -60,8 +60,17 @@ type Result struct {
 	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now, or the Spread begins
 }
 
-// Bulk changes messages of the queues of a prefix. It is safe for concurrent use, also by several processes: only one
-// of them changes a message.
+// Bulk cancels, moves or expires many scheduled messages of the queues of a prefix, in bounded steps: one request reads
+// a thousand members, one script changes 250, and other commands run in between. It is safe for concurrent use, also by
+// several processes: only one of them changes a message.
+//
+// A message that becomes ready before its turn is delivered, and counted as gone. When ctx ends, the running step is
+// finished first, so that the result counts every change. Repeat the same call to continue, also after an error or a
+// kill: a changed message is not found again, or is counted as unchanged.
+//
+// The filter is applied to a message when it is read, a moment before the change. If a rate delays the change, and the
+// filter is about due times or headers, these are read again before the change. Messages given by ID are looked up. For
+// any other filter the whole schedule is read once. A message that is scheduled meanwhile may be found or not.
 type Bulk struct {
 	client   rueidis.Client
 	prefix   string

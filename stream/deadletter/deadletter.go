@@ -22,7 +22,8 @@ import (
 // ErrNotFound: Redis does not hold the letter or message.
 var ErrNotFound = errors.New("not found")
 
-// Letter is one dead letter.
+// Letter is a dead letter: a message in the state of its last failure in a group. It exists until it is redriven or
+// purged.
 type Letter struct {
 	// its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
 	Letter      string            `json:"letter"`
@@ -117,7 +118,9 @@ func matchPattern(pattern, text string) bool {
 }
 
 // DeadLetters reads, redrives and purges the dead letters of the queues of a prefix, in bounded steps. It is safe for
-// concurrent use, also by several processes: only one of them redrives or purges a letter.
+// concurrent use, also by several processes: only one of them redrives or purges a letter. Letters are named by
+// Letter.Letter. For one that is gone Show returns ErrNotFound; the other methods do not count it. List yields its
+// first error as its last value.
 type DeadLetters struct {
 	client   rueidis.Client
 	prefix   string

@@ -24,7 +24,8 @@ const (
 	redriveBytes   = 1 << 20
 )
 
-// RedriveOptions control how letters are scheduled again. The zero value: unchanged, at once, as fast as possible.
+// RedriveOptions control how letters are scheduled again. The zero value: each unchanged, for the group in which it
+// failed, at once, as fast as possible.
 type RedriveOptions struct {
 	Payload     *[]byte            // replaces the payload of each; needed for a letter without one
 	Headers     *map[string]string // replaces the headers of each

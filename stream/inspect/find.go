@@ -35,7 +35,7 @@ type Window struct {
 	Until time.Time `json:"until"`
 }
 
-// Finding is the result of Find for a message.
+// Finding is the result of Find: the places of a message, its history with times, and the extent of the search.
 type Finding struct {
 	ID      string     `json:"id"`
 	At      time.Time  `json:"at"` // by the server's clock, when the look began

@@ -20,7 +20,7 @@ const (
 	MomentExpires   = "expires"
 )
 
-// Moment is a known past or future event of a message.
+// Moment is a known past or future event of a message, with its time by the server's clock.
 type Moment struct {
 	At      time.Time `json:"at"`
 	What    string    `json:"what"`

@@ -22,7 +22,8 @@ const (
 	statsScans   = 50      // steps of ZSCAN, 1,000 members each
 )
 
-// QueueStats is the contents of a queue. Its counts are taken one after the other.
+// QueueStats is the contents of a queue, over all its partitions. Its counts are of messages, entries or dead letters,
+// and taken one after the other. Sizes are in bytes. Times are by the server's clock.
 type QueueStats struct {
 	Queue      string `json:"queue"`
 	Partitions int    `json:"partitions"`

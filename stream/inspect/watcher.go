@@ -15,10 +15,10 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// Watcher samples queues at intervals, at little cost. It sends eight to twelve commands per partition, and up to two
-// per group, in two pipelines for every 64 partitions. It reads at most about 2 MiB of the newest entries and dead
-// letters. It changes nothing. Queues with more than 512 partitions together take turns; until its next turn a queue
-// keeps its last sample. It must not be used concurrently.
+// Watcher samples queues at intervals, at little cost. Look returns the state, and the rates since the last Look. It
+// sends eight to twelve commands per partition, and up to two per group, in two pipelines for every 64 partitions. It
+// reads at most about 2 MiB of the newest entries and dead letters. It changes nothing. Queues with more than 512
+// partitions together take turns; until its next turn a queue keeps its last sample. It must not be used concurrently.
 type Watcher struct {
 	c      rueidis.Client
 	prefix string

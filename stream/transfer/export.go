@@ -22,7 +22,7 @@ const (
 	exportBytes   = 1 << 20
 )
 
-// Export reads the contents of a queue as records.
+// Export reads the contents of a queue. Records iterates over them, and the queue may be in use meanwhile.
 type Export struct {
 	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is
 	// lost, or malformed. They are not among the records.

@@ -20,8 +20,8 @@ import (
 	"github.com/duestream/duestream/stream/deadletter"
 )
 
-// Import writes records into a queue, each into the partition of its key, or of its ID if it has none. It is not safe
-// for concurrent use.
+// Import writes records into a queue, each with its own result, and each into the partition of its key, or of its ID if
+// it has none. It is not safe for concurrent use.
 type Import struct {
 	c                     rueidis.Client
 	prefix, queue, source string
