@@ -110,9 +110,6 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// Observer receives the events and durations of bridges, workers and clients: see [observe.Observer].
-type Observer = observe.Observer
-
 // observed returns the Status in the form that an Observer receives.
 func (b *Bridge) observed() observe.Status {
 	s := b.Status()
@@ -127,7 +124,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	if b.cfg.Observer != nil {
-		defer b.cfg.Observer.Serves(observe.Served{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned,
+		defer b.cfg.Observer.BridgeStarted(observe.BridgeView{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned,
 			Status: b.observed})()
 	}
 	var parts sync.WaitGroup

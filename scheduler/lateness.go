@@ -13,7 +13,7 @@ func (s *Scheduler) seriesOf(partition string) observe.Series {
 		return nil
 	}
 	queue, _, _ := lua.SplitPartition(partition)
-	return s.cfg.Observer.Of(observe.Bridge, queue, "")
+	return s.cfg.Observer.Series(observe.Bridge, queue, "")
 }
 
 // tellDrained reports a drain to the observer. Each message counts as late as the oldest one.
@@ -22,7 +22,7 @@ func tellDrained(tell observe.Series, drained lua.Drained) {
 		return
 	}
 	if drained.Moved > 0 {
-		tell.Took(observe.Drained, drained.Moved, drained.Late)
+		tell.AddTimed(observe.Drained, drained.Moved, drained.Late)
 	}
 	if drained.Dead > 0 {
 		tell.Add(observe.DeadDrained, drained.Dead)

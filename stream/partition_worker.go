@@ -71,7 +71,7 @@ func (w *Worker) newPartitionWorker(partition int) *partitionWorker {
 		log:  w.log, slots: w.slots, idle: true, patience: quickRead, readStep: w.cfg.Concurrency,
 		fetchStep: fetchBatch, failed: map[string]int{}, policyChanged: make(chan struct{}, 1),
 		refresh: make(chan struct{}, 1), resumed: make(chan struct{}, 1),
-		tell: observe.Of(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
+		tell: observe.SeriesOf(w.cfg.Observer, observe.Worker, w.cfg.Queue, w.cfg.Group),
 	}
 	if w.line != nil {
 		l.setIdle(false) // unknown until its first read

@@ -18,14 +18,14 @@ func (p *partitionWorker) told(e observe.Event, n int) {
 // even if this machine's clock is behind.
 func (p *partitionWorker) tellHandling(d *delivery) {
 	if p.tell != nil && !d.msg.Due.IsZero() {
-		p.tell.Took(observe.Handling, 1, max(d.read.Add(d.handling.began).Sub(d.msg.Due), d.msg.Lateness()))
+		p.tell.AddTimed(observe.Handling, 1, max(d.read.Add(d.handling.began).Sub(d.msg.Due), d.msg.Lateness()))
 	}
 }
 
 func (p *partitionWorker) tellHandled(d *delivery) {
 	if p.tell != nil {
 		d.returned = time.Since(d.read)
-		p.tell.Took(observe.Handled, 1, d.returned-d.handling.began)
+		p.tell.AddTimed(observe.Handled, 1, d.returned-d.handling.began)
 	}
 }
 
@@ -56,7 +56,7 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 	case s == Acknowledged:
 		t.counts[observe.Acknowledged]++
 		if d.msg.Attempt > 1 {
-			t.tell.Took(observe.Attempts, 1, time.Duration(min(d.msg.Attempt, lua.MaxAttemptsLimit))*time.Second)
+			t.tell.AddTimed(observe.Attempts, 1, time.Duration(min(d.msg.Attempt, lua.MaxAttemptsLimit))*time.Second)
 		} else {
 			t.first++
 		}
@@ -82,7 +82,7 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 		t.counts[settlementEvents[s]]++
 	}
 	if s != Unknown && s != Stuck && d.returned > 0 {
-		t.tell.Took(observe.Settled, 1, max(0, t.at.Sub(d.read)-d.returned))
+		t.tell.AddTimed(observe.Settled, 1, max(0, t.at.Sub(d.read)-d.returned))
 	}
 }
 
@@ -92,7 +92,7 @@ func (p *partitionWorker) tellSettled(t *settledTally) {
 		return
 	}
 	if t.first > 0 {
-		t.tell.Took(observe.Attempts, t.first, time.Second)
+		t.tell.AddTimed(observe.Attempts, t.first, time.Second)
 	}
 	for e, n := range t.counts {
 		if n > 0 {

@@ -133,7 +133,7 @@ func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told boo
 
 // BenchmarkEvents measures the cost of reporting an event.
 func BenchmarkEvents(b *testing.B) {
-	s := metrics.New(metrics.Config{}).Of(observe.Worker, "q", "g")
+	s := metrics.New(metrics.Config{}).Series(observe.Worker, "q", "g")
 	b.Run("count", func(b *testing.B) {
 		for b.Loop() {
 			s.Add(observe.Delivered, 1)
@@ -141,13 +141,13 @@ func BenchmarkEvents(b *testing.B) {
 	})
 	b.Run("time", func(b *testing.B) {
 		for b.Loop() {
-			s.Took(observe.Handled, 1, 3*time.Millisecond)
+			s.AddTimed(observe.Handled, 1, 3*time.Millisecond)
 		}
 	})
 	b.Run("two at a time", func(b *testing.B) {
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				s.Took(observe.Handled, 1, 3*time.Millisecond)
+				s.AddTimed(observe.Handled, 1, 3*time.Millisecond)
 			}
 		})
 	})

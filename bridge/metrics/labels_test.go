@@ -24,7 +24,7 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 2})
-		of := func(queue string) observe.Series { return m.Of(observe.Bridge, queue, "") }
+		of := func(queue string) observe.Series { return m.Series(observe.Bridge, queue, "") }
 		says := func(what string, want map[string]float64) {
 			t.Helper()
 			got := scrape(t, m)
@@ -41,9 +41,9 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 			}
 		}
 		a, b := of("a"), of("b")
-		work := m.Of(observe.Worker, "a", "g")
+		work := m.Series(observe.Worker, "a", "g")
 		a.Add(observe.Drained, 100)
-		work.Took(observe.Handled, 7, time.Second)
+		work.AddTimed(observe.Handled, 7, time.Second)
 		b.Add(observe.Drained, 1)
 		c := of("c")
 		c.Add(observe.Drained, 10)
@@ -70,9 +70,9 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 
 		pass(2 * time.Hour)
 		b.Add(observe.Drained, 1)
-		m.Of(observe.Worker, "a", "g").Took(observe.Handled, 1, time.Second)
+		m.Series(observe.Worker, "a", "g").AddTimed(observe.Handled, 1, time.Second)
 		a.Add(observe.Drained, 1)
-		work.Took(observe.Handled, 1, time.Second)
+		work.AddTimed(observe.Handled, 1, time.Second)
 		says("a is back, and c is gone", map[string]float64{"drained_total{queue=a}": 101, "drained_total{queue=b}": 3,
 			"drained_total{queue=other}": 14, "handler_duration_seconds{group=g,queue=a}": 9})
 	})
@@ -83,12 +83,12 @@ func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 5})
-		a, b := m.Of(observe.Worker, "a", "g"), m.Of(observe.Worker, "b", "g")
+		a, b := m.Series(observe.Worker, "a", "g"), m.Series(observe.Worker, "b", "g")
 		a.Add(observe.Delivered, 5)
 		b.Add(observe.Delivered, 5)
 		scrape(t, m)
 		pass(2 * time.Hour)
-		m.Of(observe.Worker, "c", "g") // a and b lose their labels, and one is free
+		m.Series(observe.Worker, "c", "g") // a and b lose their labels, and one is free
 		a.Add(observe.Delivered, 1)
 		scrape(t, m)
 		a.Add(observe.Delivered, 1)
@@ -106,7 +106,7 @@ func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 	for i := range 5 {
 		r.do("XADD", r.prefix+":{q}:dead", "*", "id", "1", "group", fmt.Sprint("gone-", i), "reason", "expired")
 	}
-	r.metrics.Serves(served(r.redis.Client, r.prefix, "q"))
+	r.metrics.BridgeStarted(served(r.redis.Client, r.prefix, "q"))
 	letters := func() (own, others float64) {
 		for name, v := range r.scrape() {
 			if name == "dead{group=other,queue=q,reason=expired}" {

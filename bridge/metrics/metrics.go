@@ -91,8 +91,8 @@ func New(cfg Config) *Metrics {
 	return m
 }
 
-// Of implements bridge.Observer.
-func (m *Metrics) Of(part observe.Part, queue, group string) observe.Series {
+// Series implements bridge.Observer.
+func (m *Metrics) Series(part observe.Part, queue, group string) observe.Series {
 	return m.events.of(part, queue, group)
 }
 
@@ -101,8 +101,8 @@ func (m *Metrics) Call(script string, took time.Duration, err error) {
 	m.events.call(script, took, err)
 }
 
-// Serves implements bridge.Observer.
-func (m *Metrics) Serves(b observe.Served) (ended func()) { return m.state.serves(b) }
+// BridgeStarted implements bridge.Observer.
+func (m *Metrics) BridgeStarted(b observe.BridgeView) (ended func()) { return m.state.serves(b) }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {

@@ -91,12 +91,12 @@ func TestMetricsPassTheLinter(t *testing.T) {
 
 // everyPart asks for all series of a queue and a group.
 func everyPart(m *metrics.Metrics, queue, group string) {
-	m.Of(observe.Client, queue, "")
-	m.Of(observe.Operator, queue, "")
-	m.Of(observe.Bridge, queue, "")
-	m.Of(observe.Bridge, queue, group)
-	m.Of(observe.Worker, queue, group)
-	m.Of(observe.Bridge, "", "")
+	m.Series(observe.Client, queue, "")
+	m.Series(observe.Operator, queue, "")
+	m.Series(observe.Bridge, queue, "")
+	m.Series(observe.Bridge, queue, group)
+	m.Series(observe.Worker, queue, group)
+	m.Series(observe.Bridge, "", "")
 }
 
 // Without a bound, a queue for each tenant would overload Prometheus.
@@ -108,7 +108,7 @@ func TestNamesBeyondTheBoundAreOther(t *testing.T) {
 		queue := fmt.Sprint("queue-", i)
 		everyPart(m, queue, fmt.Sprint("group-", i%7))
 		everyPart(m, queue, fmt.Sprint("group-", i%3))
-		m.Of(observe.Worker, queue, fmt.Sprint("group-", i%7)).Add(observe.Delivered, 1)
+		m.Series(observe.Worker, queue, fmt.Sprint("group-", i%7)).Add(observe.Delivered, 1)
 		if i == 10 {
 			series = len(scrape(t, m))
 		}
@@ -164,7 +164,7 @@ func TestNativeHistogramsAreOptIn(t *testing.T) {
 	t.Parallel()
 	for _, native := range []bool{false, true} {
 		m := metrics.New(metrics.Config{NativeHistograms: native})
-		m.Of(observe.Worker, "q", "g").Took(observe.Handled, 1, 3000)
+		m.Series(observe.Worker, "q", "g").AddTimed(observe.Handled, 1, 3000)
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(m)
 		families, err := registry.Gather()
@@ -184,13 +184,13 @@ func TestNativeHistogramsAreOptIn(t *testing.T) {
 
 func TestEventsDoNotAllocate(t *testing.T) {
 	m := metrics.New(metrics.Config{})
-	s := m.Of(observe.Worker, "q", "g")
+	s := m.Series(observe.Worker, "q", "g")
 	m.Call("ack", 1, nil)
 	if n := testing.AllocsPerRun(100, func() {
 		s.Add(observe.Delivered, 1)
-		s.Took(observe.Handled, 1, 3000)
+		s.AddTimed(observe.Handled, 1, 3000)
 		m.Call("ack", 3000, nil)
-		m.Of(observe.Bridge, "q", "g").Add(observe.Reclaimed, 1)
+		m.Series(observe.Bridge, "q", "g").Add(observe.Reclaimed, 1)
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -198,7 +198,7 @@ func TestEventsDoNotAllocate(t *testing.T) {
 
 // Without an observer, wrapping a client returns the client itself.
 func TestWithoutObserverNothingIsWrapped(t *testing.T) {
-	if c := observe.Wrap(nil, nil); c != nil || observe.Of(nil, observe.Client, "q", "") != nil {
+	if c := observe.Wrap(nil, nil); c != nil || observe.SeriesOf(nil, observe.Client, "q", "") != nil {
 		t.Error("something is made for nobody")
 	}
 }
@@ -208,12 +208,12 @@ func TestWithoutObserverNothingIsWrapped(t *testing.T) {
 func TestDecadesOfLatenessAddUp(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{})
-	s := m.Of(observe.Bridge, "q", "")
+	s := m.Series(observe.Bridge, "q", "")
 	late := 56 * 365 * 24 * time.Hour
 	for range 100 {
-		s.Took(observe.Drained, 1000, late)
+		s.AddTimed(observe.Drained, 1000, late)
 	}
-	s.Took(observe.Drained, 3, 3*time.Millisecond)
+	s.AddTimed(observe.Drained, 3, 3*time.Millisecond)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m)
 	families, err := registry.Gather()

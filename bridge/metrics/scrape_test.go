@@ -115,7 +115,7 @@ func TestScrapeWithFewRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := metrics.New(metrics.Config{})
-		m.Serves(served(limited.Client, r.prefix, "q"))
+		m.BridgeStarted(served(limited.Client, r.prefix, "q"))
 		if got := scrape(t, m); !c.check(got) {
 			t.Errorf("%s: %v", c.rights, got)
 		}
@@ -123,8 +123,8 @@ func TestScrapeWithFewRights(t *testing.T) {
 	}
 }
 
-func served(c rueidis.Client, prefix string, partitions ...string) observe.Served {
-	return observe.Served{Client: c, Prefix: prefix, Owned: func() []string { return partitions },
+func served(c rueidis.Client, prefix string, partitions ...string) observe.BridgeView {
+	return observe.BridgeView{Client: c, Prefix: prefix, Owned: func() []string { return partitions },
 		Status: func() observe.Status { return observe.Status{Owned: len(partitions)} }}
 }
 
@@ -153,7 +153,7 @@ func TestConcurrentScrapesShareARead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gated{Client: r.redis.Client, gate: make(chan struct{})}
 		m := metrics.New(metrics.Config{})
-		m.Serves(served(g, "p", "q"))
+		m.BridgeStarted(served(g, "p", "q"))
 		var scrapes sync.WaitGroup
 		var down atomic.Int64
 		for range 20 {
@@ -199,7 +199,7 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 		queues = append(queues, fmt.Sprint("q", i))
 	}
 	m := metrics.New(metrics.Config{})
-	m.Serves(served(c, r.prefix, queues...))
+	m.BridgeStarted(served(c, r.prefix, queues...))
 	spend := func(what string, trips, commands int64) {
 		t.Helper()
 		c.trips.Store(0)
@@ -233,7 +233,7 @@ func TestOneWrongKeyHidesNoOtherQueue(t *testing.T) {
 	r.do("SET", r.prefix+":{bad}:due", "x")
 	r.do("ZADD", r.prefix+":{good}:due", "1", "m")
 	m := metrics.New(metrics.Config{})
-	m.Serves(served(r.redis.Client, r.prefix, "bad", "good"))
+	m.BridgeStarted(served(r.redis.Client, r.prefix, "bad", "good"))
 	got := scrape(t, m)
 	if _, there := got["scheduled{queue=bad}"]; there || got["unreadable_partitions"] != 1 || got["up"] != 1 ||
 		got["scheduled{queue=good}"] != 1 || got["overdue_seconds{queue=good}"] < 1e9 {
@@ -260,7 +260,7 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 	sum := map[string]float64{}
 	for _, owned := range [][]string{all[:1], all[1:]} {
 		m := metrics.New(metrics.Config{})
-		m.Serves(served(r.redis.Client, r.prefix, owned...))
+		m.BridgeStarted(served(r.redis.Client, r.prefix, owned...))
 		for name, v := range scrape(t, m) {
 			sum[name] += v
 		}

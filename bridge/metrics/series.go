@@ -50,8 +50,8 @@ func (s *series) Add(event observe.Event, n int) {
 	}
 }
 
-// Took implements observe.Series.
-func (s *series) Took(event observe.Event, n int, d time.Duration) {
+// AddTimed implements observe.Series.
+func (s *series) AddTimed(event observe.Event, n int, d time.Duration) {
 	s = s.now()
 	s.Add(event, n)
 	if t := s.times[event]; t != nil {

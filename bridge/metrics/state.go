@@ -26,7 +26,7 @@ type state struct {
 
 // servedBridge is a running bridge.
 type servedBridge struct {
-	observe.Served
+	observe.BridgeView
 	reader *inspect.StateReader // not for concurrent use: one read at a time
 }
 
@@ -40,7 +40,7 @@ func newState(n *names, timeout time.Duration, log *slog.Logger) *state {
 	return &state{names: n, timeout: timeout, reporter: loop.Reporter{Log: log, Activity: "reading the state of queues"}}
 }
 
-func (s *state) serves(b observe.Served) (ended func()) {
+func (s *state) serves(b observe.BridgeView) (ended func()) {
 	one := &servedBridge{b, inspect.NewStateReader(b.Client, b.Prefix)}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package observe lets clients, bridges and workers report what they do to an observer. Without an observer nothing is
-// reported or allocated: the layers then keep a nil Series.
+// reported or allocated: the layers then keep a nil Series. Programs use these types by their names in package bridge.
 package observe
 
 import (
@@ -8,24 +8,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Observer is told what happens. Its methods, and those of its Series, are called from many goroutines. They must not
-// block, and cost the caller's time.
+// Observer receives the events and durations of clients, bridges, workers and operators. One Observer may serve any
+// number of them. Its methods, and those of its Series, are called from many goroutines. They must not block, because
+// their time is the caller's.
 type Observer interface {
-	// Of returns where a part tells what happens to a queue, and to one of its groups unless group is "". The parts ask once and
-	// keep the answer.
-	Of(part Part, queue, group string) Series
-	// Call is told of a call to Redis: the script that was run, "" for any other command, how long it took, and its error.
+	// Series returns the receiver of the events of a queue, or of one of its groups if group is not "". An empty queue
+	// stands for the events of the bridge itself. The result must not be nil. The caller may keep it.
+	Series(part Part, queue, group string) Series
+	// Call is told of each call to Redis: the name of the script that was run, "" for any other command, the duration and
+	// the error.
 	Call(script string, took time.Duration, err error)
-	// Serves is told of a bridge when it begins to run, and asks it for what it owns until the bridge calls ended.
-	Serves(Served) (ended func())
+	// BridgeStarted is told of a bridge that begins to run. Until the bridge calls ended, the observer may read the view.
+	BridgeStarted(BridgeView) (ended func())
 }
 
 // Series receives the events of a queue, or of a group.
 type Series interface {
-	// Add reports that an event happened n times in one call.
+	// Add reports that an event happened n times.
 	Add(e Event, n int)
-	// Took is Add for events with a duration, the same for each of the n.
-	Took(e Event, n int, d time.Duration)
+	// AddTimed is Add for events with a duration, the same one for each of the n. An event is always reported by the same
+	// one of these methods.
+	AddTimed(e Event, n int, d time.Duration)
 }
 
 // Part is the kind of program that reports.
@@ -40,23 +43,23 @@ const (
 	Operator
 )
 
-// Of returns the series of a part for a queue and group; nil without an observer.
-func Of(o Observer, part Part, queue, group string) Series {
+// SeriesOf returns the series of a part for a queue and group; nil without an observer.
+func SeriesOf(o Observer, part Part, queue, group string) Series {
 	if o == nil {
 		return nil
 	}
-	return o.Of(part, queue, group)
+	return o.Series(part, queue, group)
 }
 
-// Served is the data that an observer may ask a bridge for. None of it touches Redis.
-type Served struct {
-	Client rueidis.Client
+// BridgeView is the view of a running bridge that an observer may read. None of its functions touches Redis.
+type BridgeView struct {
+	Client rueidis.Client // of the bridge, without its observer
 	Prefix string
 	Owned  func() []string // names of the partitions that it owns
 	Status func() Status
 }
 
-// Status is a bridge's own view of itself.
+// Status is a bridge's own view of itself, in numbers.
 type Status struct {
 	LastHeartbeat             time.Time // zero = none yet
 	Live                      int       // bridges
@@ -66,35 +69,35 @@ type Status struct {
 // Event is a kind of event.
 type Event uint8
 
-// Events.
+// Events. Package bridge says of each what it counts, and which ones are reported with a duration.
 const (
 	// of a client
-	Enqueued      Event = iota // in one call
-	EnqueuedReady              // how many of these went straight into the stream
+	Enqueued Event = iota
+	EnqueuedReady
 	Duplicate
 	Cancelled
 	Rescheduled
 
 	// of a bridge, queue ""
-	Heartbeat       // a good one
-	BridgeReconnect // the first good heartbeat after an outage
+	Heartbeat
+	BridgeReconnect
 
 	// of a bridge and a queue
-	Drained // Took: since the oldest of them was due
+	Drained
 	DeadDrained
 	Freed
 	WindowEnded
 	OrphanDeleted
 
 	// of a bridge and a group
-	Reclaimed // retried, dead-lettered or skipped
+	Reclaimed
 	RetriedVisibility
 	DeadReclaimed
 
 	// of a worker
 	Delivered
-	Handling // Took: since the message was due
-	Handled  // Took: the time of the handler
+	Handling
+	Handled
 	Acknowledged
 	RetriedError
 	RetriedAfter
@@ -105,21 +108,22 @@ const (
 	DeadTimeout
 	DeadSnoozes
 	DeadLetter
-	Acking  // acknowledgements in one call, whatever their result
-	Failing // failures in one call, likewise
+	Acking
+	Failing
 	Released
 	Snoozed
-	CancelledHeld // by somebody's Cancel, while the worker held it
+	CancelledHeld
 	Skipped
 	Lost
 	Unknown
 	Stuck
-	Settled        // Took: since the handler returned
-	Attempts       // Took: how many an acknowledged message needed, one counted as a second
-	HandlerTimeout // a handler used up its time
-	Abandoned      // a handler ignored its cancelled context
+	Settled
+	Attempts
+
+	HandlerTimeout
+	Abandoned
 	AbandonedReturned
-	WorkerReconnect // a worker reads again after an outage
+	WorkerReconnect
 
 	// of an operator
 	Redriven

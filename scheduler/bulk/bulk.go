@@ -163,7 +163,7 @@ func (b *Bulk) run(ctx context.Context, what, queue string, f Filter, o Options,
 		err = r.everywhere(ctx)
 	}
 	if r.told && b.observer != nil && r.result.Changed > 0 && !o.DryRun {
-		b.observer.Of(observe.Client, queue, "").Add(r.event, r.result.Changed)
+		b.observer.Series(observe.Client, queue, "").Add(r.event, r.result.Changed)
 	}
 	if err != nil {
 		return r.result, fmt.Errorf("%s messages of %s: %w", what, queue, err)

@@ -51,7 +51,7 @@ type inquiry struct {
 func newRoute(p *Producer, queue string) *route {
 	log := p.cfg.Logger.With(slog.String("queue", queue))
 	return &route{p: p, queue: queue, state: loop.Reporter{Log: log, Activity: "register", Quiet: lua.Temporary},
-		tell: observe.Of(p.cfg.Observer, observe.Client, queue, "")}
+		tell: observe.SeriesOf(p.cfg.Observer, observe.Client, queue, "")}
 }
 
 // told reports an event of n messages to the observer.

@@ -139,7 +139,7 @@ func (d *DeadLetters) Observed(o observe.Observer) *DeadLetters {
 
 func (d *DeadLetters) told(queue string, e observe.Event, n int) {
 	if d.observer != nil && n > 0 {
-		d.observer.Of(observe.Operator, queue, "").Add(e, n)
+		d.observer.Series(observe.Operator, queue, "").Add(e, n)
 	}
 }
 

@@ -160,7 +160,7 @@ func (p *patrol) confirm(ctx context.Context, found []*patrolledHash) (failed er
 			if deleted > 0 {
 				if p.k.cfg.Observer != nil {
 					queue, _, _ := lua.SplitPartition(b.queue)
-					p.k.cfg.Observer.Of(observe.Bridge, queue, "").Add(observe.OrphanDeleted, deleted)
+					p.k.cfg.Observer.Series(observe.Bridge, queue, "").Add(observe.OrphanDeleted, deleted)
 				}
 				p.k.cfg.Logger.Info(deletedOrphans, slog.String("queue", b.queue), slog.Int("count", deleted))
 			}

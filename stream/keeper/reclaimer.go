@@ -258,7 +258,7 @@ func (r *Reclaimer) tell(group string, done lua.Reclaimed) {
 		return
 	}
 	queue, _, _ := lua.SplitPartition(r.cfg.Queue)
-	s := r.cfg.Observer.Of(observe.Bridge, queue, group)
+	s := r.cfg.Observer.Series(observe.Bridge, queue, group)
 	for _, one := range []struct {
 		event observe.Event
 		n     int

@@ -232,11 +232,11 @@ func TestForeignClaimsCountAsDeliveries(t *testing.T) {
 // counted is an observer that counts, for one goroutine.
 type counted map[observe.Event]int
 
-func (c counted) Of(observe.Part, string, string) observe.Series { return c }
-func (c counted) Call(string, time.Duration, error)              {}
-func (c counted) Serves(observe.Served) (ended func())           { return func() {} }
-func (c counted) Add(e observe.Event, n int)                     { c[e] += n }
-func (c counted) Took(e observe.Event, n int, _ time.Duration)   { c[e] += n }
+func (c counted) Series(observe.Part, string, string) observe.Series { return c }
+func (c counted) Call(string, time.Duration, error)                  {}
+func (c counted) BridgeStarted(observe.BridgeView) (ended func())    { return func() {} }
+func (c counted) Add(e observe.Event, n int)                         { c[e] += n }
+func (c counted) AddTimed(e observe.Event, n int, _ time.Duration)   { c[e] += n }
 
 func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
 	t.Parallel()

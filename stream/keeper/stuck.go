@@ -34,7 +34,7 @@ func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) erro
 	r.told[group] = now
 	if fresh > 0 {
 		queue, _, _ := lua.SplitPartition(r.cfg.Queue)
-		r.cfg.Observer.Of(observe.Bridge, queue, group).Add(observe.Stuck, fresh)
+		r.cfg.Observer.Series(observe.Bridge, queue, group).Add(observe.Stuck, fresh)
 	}
 	return nil
 }

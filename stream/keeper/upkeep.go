@@ -57,7 +57,7 @@ func newUpkeep(k *Keeper, queue string, busy bool, stop context.CancelFunc) *upk
 	}
 	u.reclaimer.policies = k.policies
 	name, _, _ := lua.SplitPartition(queue)
-	u.trimmer.tell = observe.Of(k.cfg.Observer, observe.Bridge, name, "")
+	u.trimmer.tell = observe.SeriesOf(k.cfg.Observer, observe.Bridge, name, "")
 	return u
 }
 
