@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/duestream/duestream/lua"
@@ -69,14 +70,11 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 // message will not be delivered at the old one. ErrNotScheduled as for Cancel. With Retries or RetriesOf it also
 // moves retries: In(0) retries now. When it moves several it returns the earliest due time.
 func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, scopes ...Scope) (time.Time, error) {
-	var m producer.Message
+	var m NewMessage
 	if to != nil {
 		to(&m)
 	}
-	if to == nil || m.ID != "" || m.Headers != nil || m.MaxAttempts != 0 || m.RetryDelays != "" || m.RetryFor != 0 ||
-		m.MaxSnoozes != 0 || m.MaxCrashes != 0 || m.HandlerTimeout != 0 || m.Key != "" || m.Spread != 0 || !m.Expires.IsZero() ||
-		m.ExpiresIn != 0 ||
-		m.Dedup != 0 || m.Replace != "" {
+	if onlyDue := (NewMessage{Delay: m.Delay, At: m.At}); to == nil || !reflect.DeepEqual(m, onlyDue) {
 		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
 	}
 	first, wide, err := widths(scopes)

@@ -105,28 +105,28 @@ type Receipt = producer.Receipt
 // Result is the answer to one message of a batch, a Receipt or an error: see [producer.Result].
 type Result = producer.Result
 
-// Option changes one message of Schedule.
-type Option func(*producer.Message)
+// Option sets one field of the message that Schedule sends. For a message with all its fields use Client.Send.
+type Option func(*NewMessage)
 
 // In makes the message due d after the server stores it: 0 (the default: now) to ten years, in whole milliseconds.
-func In(d time.Duration) Option { return func(m *producer.Message) { m.Delay = d } }
+func In(d time.Duration) Option { return func(m *NewMessage) { m.Delay = d } }
 
 // At makes the message due at t, by the server's clock. A time in the past means now.
-func At(t time.Time) Option { return func(m *producer.Message) { m.At = t } }
+func At(t time.Time) Option { return func(m *NewMessage) { m.At = t } }
 
 // Spread delays the message by a further 0 to d, chosen by hashing its ID. Many messages for one instant are spread
 // evenly over d, and a message that is scheduled again keeps its delay. Up to ten years, in whole milliseconds.
-func Spread(d time.Duration) Option { return func(m *producer.Message) { m.Spread = d } }
+func Spread(d time.Duration) Option { return func(m *NewMessage) { m.Spread = d } }
 
 // WithID names the message: 1 to 256 bytes of UTF-8 without control characters. While a message with this ID is
 // scheduled, another is refused with ErrDuplicate, whatever its key. In a queue with partitions the check is best
 // effort for some seconds after partitions were added, and for concurrent calls with different keys. Default: a new
 // ULID.
-func WithID(id string) Option { return func(m *producer.Message) { m.ID = id } }
+func WithID(id string) Option { return func(m *NewMessage) { m.ID = id } }
 
 // Header adds a header. Names and values are UTF-8.
 func Header(name, value string) Option {
-	return func(m *producer.Message) {
+	return func(m *NewMessage) {
 		if m.Headers == nil {
 			m.Headers = map[string]string{}
 		}
@@ -136,7 +136,7 @@ func Header(name, value string) Option {
 
 // MaxAttempts limits how often the message is delivered to a group before it is dead-lettered: 1 to 1,000,000. Default:
 // by policy.
-func MaxAttempts(n int) Option { return func(m *producer.Message) { m.MaxAttempts = n } }
+func MaxAttempts(n int) Option { return func(m *NewMessage) { m.MaxAttempts = n } }
 
 // Delays is a list of delays after failed attempts, of which the last repeats: see [lua.Delays].
 type Delays = lua.Delays
@@ -147,44 +147,44 @@ func NewDelays(all ...time.Duration) Delays { return lua.NewDelays(all...) }
 // RetryDelays sets the exact delays after the message's failed attempts, without jitter. The last delay repeats; a
 // single one is a fixed delay. 1 to 100 delays of 1 ms to ten years each. Default: by policy.
 func RetryDelays(all ...time.Duration) Option {
-	return func(m *producer.Message) { m.RetryDelays = NewDelays(all...) }
+	return func(m *NewMessage) { m.RetryDelays = NewDelays(all...) }
 }
 
 // RetryFor limits retries to d after the message's due time. A later retry becomes a dead letter with reason
 // "retry_for". Up to ten years. Default: by policy.
-func RetryFor(d time.Duration) Option { return func(m *producer.Message) { m.RetryFor = d } }
+func RetryFor(d time.Duration) Option { return func(m *NewMessage) { m.RetryFor = d } }
 
 // MaxSnoozes limits how often a group may snooze the message: 1 to 1,000,000. One snooze more makes a dead letter with
 // reason "max_snoozes". Default: by policy, or 1,000 if the policy sets none.
-func MaxSnoozes(n int) Option { return func(m *producer.Message) { m.MaxSnoozes = n } }
+func MaxSnoozes(n int) Option { return func(m *NewMessage) { m.MaxSnoozes = n } }
 
 // MaxCrashes limits how often workers of a group that end or hang may abandon the message: 1 to 1,000,000. The n-th
 // time makes a dead letter with reason "crashes". With a limit, an abandoned delivery does not count as a failed
 // attempt. Default: by policy.
-func MaxCrashes(n int) Option { return func(m *producer.Message) { m.MaxCrashes = n } }
+func MaxCrashes(n int) Option { return func(m *NewMessage) { m.MaxCrashes = n } }
 
 // HandlerTimeout limits how long the message's handler may take. Then its attempt fails with reason
 // "handler_timeout". Up to ten years. Default: by policy, or else by the worker.
 func HandlerTimeout(d time.Duration) Option {
-	return func(m *producer.Message) { m.HandlerTimeout = d }
+	return func(m *NewMessage) { m.HandlerTimeout = d }
 }
 
 // ExpiresAt dead-letters the message with reason "expired", instead of delivering it, if it becomes ready after t by
 // the server's clock. For a time counted from now use ExpiresIn: this machine's clock may differ from the server's.
-func ExpiresAt(t time.Time) Option { return func(m *producer.Message) { m.Expires = t } }
+func ExpiresAt(t time.Time) Option { return func(m *NewMessage) { m.Expires = t } }
 
 // ExpiresIn is ExpiresAt with a time counted from now by the server's clock. It takes one more round trip. It must be
 // longer than In and Spread together; up to ten years.
-func ExpiresIn(d time.Duration) Option { return func(m *producer.Message) { m.ExpiresIn = d } }
+func ExpiresIn(d time.Duration) Option { return func(m *NewMessage) { m.ExpiresIn = d } }
 
 // Dedup refuses further messages with the same ID for d from now, with ErrDuplicate, even after this one was delivered.
-func Dedup(d time.Duration) Option { return func(m *producer.Message) { m.Dedup = d } }
+func Dedup(d time.Duration) Option { return func(m *NewMessage) { m.Dedup = d } }
 
 // Key serializes messages: those of a queue with the same key are delivered one at a time, in the order of their due
 // times. Other keys do not wait. The next message becomes ready when every group has acknowledged the one before, or
 // when that one was cancelled or dead-lettered. The policy's KeyFailure decides whether it also waits for retries. 1
 // to 256 bytes of UTF-8 without control characters.
-func Key(key string) Option { return func(m *producer.Message) { m.Key = key } }
+func Key(key string) Option { return func(m *NewMessage) { m.Key = key } }
 
 // Replace replaces the scheduled message that has the same ID: payload, headers and due time. So many changes in a
 // short time leave one message (debounce). If none is scheduled any more, the message is a new one. It needs WithID,
@@ -197,22 +197,32 @@ func ReplaceLater(m *NewMessage) { m.Replace = lua.ReplaceLater }
 // ReplaceEarlier is Replace if the new due time is earlier than that of the scheduled message, else ErrDuplicate.
 func ReplaceEarlier(m *NewMessage) { m.Replace = lua.ReplaceEarlier }
 
-// Schedule stores one message. Once it returns nil the message will be delivered at least once to every group of the
-// queue, unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrUnsupported (the server
-// cannot give the Durability): the message was not stored. ErrNotDurable: it was stored. ErrUnavailable, or the
-// context's error: it may have been stored.
-func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
-	m := producer.Message{Payload: payload}
-	for _, set := range options {
-		set(&m)
-	}
+// Send stores one message. Once it returns nil the message will be delivered at least once to every group of the queue,
+// unless it is cancelled. Errors: ErrInvalid, ErrDuplicate, ErrFull, ErrDenied, ErrUnsupported (the server cannot give
+// the Durability): the message was not stored. ErrNotDurable: it was stored. ErrUnavailable, or the context's error: it
+// may have been stored.
+func (c *Client) Send(ctx context.Context, queue string, m NewMessage) (Receipt, error) {
 	return c.producer.Schedule(ctx, queue, m)
 }
 
-// ScheduleBatch stores many messages. The results are in the order of the messages, one each. The error concerns the
-// whole call.
-func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
+// Schedule is Send for a message that is given as a payload and options. Each Option sets one field of a NewMessage.
+func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...Option) (Receipt, error) {
+	m := NewMessage{Payload: payload}
+	for _, set := range options {
+		set(&m)
+	}
+	return c.Send(ctx, queue, m)
+}
+
+// SendBatch is Send for many messages. The results are in the order of the messages, one each. The error concerns the
+// whole call: then no message was stored. The batch is not atomic.
+func (c *Client) SendBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
 	return c.producer.ScheduleBatch(ctx, queue, messages)
+}
+
+// ScheduleBatch is the former name of SendBatch.
+func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []NewMessage) ([]Result, error) {
+	return c.SendBatch(ctx, queue, messages)
 }
 
 // Close waits for calls in flight; new ones are refused.

@@ -40,14 +40,32 @@ func ExampleClient_Schedule() {
 	// true queue
 }
 
-func ExampleClient_ScheduleBatch() {
+func ExampleClient_Send() {
 	ctx, r, prefix, end := begin()
 	defer end()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
 	defer client.Close()
 
-	results, err := client.ScheduleBatch(ctx, "orders", []bridge.NewMessage{
+	reminder := bridge.NewMessage{
+		ID: "remind-42", Payload: []byte(`{"order":42}`), Headers: map[string]string{"kind": "reminder"},
+		Delay: 24 * time.Hour, MaxAttempts: 5,
+	}
+	receipt, err := client.Send(ctx, "orders", reminder)
+	check(err)
+	fmt.Println(receipt.ID, "is due in", time.Until(receipt.Due).Round(time.Hour))
+	// Output:
+	// remind-42 is due in 24h0m0s
+}
+
+func ExampleClient_SendBatch() {
+	ctx, r, prefix, end := begin()
+	defer end()
+	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
+	check(err)
+	defer client.Close()
+
+	results, err := client.SendBatch(ctx, "orders", []bridge.NewMessage{
 		{ID: "one", Payload: []byte("1"), Delay: time.Hour},
 		{ID: "two", Payload: []byte("2"), At: time.Now().Add(2 * time.Hour)},
 		{ID: "one", Payload: []byte("3"), Delay: time.Hour},

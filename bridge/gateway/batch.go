@@ -230,7 +230,7 @@ func (b *batch) send(c *call) {
 	if len(b.messages) == 0 {
 		return
 	}
-	results, failed := c.client.ScheduleBatch(c.ctx, c.queue, b.messages)
+	results, failed := c.client.SendBatch(c.ctx, c.queue, b.messages)
 	for i, at := range b.at {
 		err := failed
 		var r bridge.Receipt

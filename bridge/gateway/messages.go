@@ -65,7 +65,11 @@ func reschedule(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	due, err := c.client.Reschedule(c.ctx, c.queue, c.id(), func(to *bridge.NewMessage) { *to = m })
+	to := bridge.In(m.Delay)
+	if !m.At.IsZero() {
+		to = bridge.At(m.At)
+	}
+	due, err := c.client.Reschedule(c.ctx, c.queue, c.id(), to)
 	return http.StatusOK, receipt{ID: c.id(), Due: due}, err
 }
 

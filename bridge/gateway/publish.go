@@ -67,7 +67,7 @@ func publish(c *call) (int, any, error) {
 	if m.Payload, err = c.body(c.cfg.MaxPayload); err != nil {
 		return 0, nil, err
 	}
-	got, err := c.client.Schedule(c.ctx, c.queue, nil, func(to *bridge.NewMessage) { *to = m })
+	got, err := c.client.Send(c.ctx, c.queue, m)
 	if keyed && errors.Is(err, bridge.ErrDuplicate) && !errors.Is(err, bridge.ErrNotDurable) {
 		return http.StatusOK, receipt{ID: m.ID, Duplicate: true}, nil
 	}

@@ -36,16 +36,24 @@ func (t *tracer) schedules(ctx context.Context, queue string) (context.Context, 
 
 // Schedule is bridge.Client.Schedule with a span.
 func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, options ...bridge.Option) (bridge.Receipt, error) {
+	m := bridge.NewMessage{Payload: payload}
+	for _, set := range options {
+		set(&m)
+	}
+	return c.Send(ctx, queue, m)
+}
+
+// Send is bridge.Client.Send with a span.
+func (c *Client) Send(ctx context.Context, queue string, m bridge.NewMessage) (bridge.Receipt, error) {
 	if c.tracer == nil {
-		return c.Client.Schedule(ctx, queue, payload, options...)
+		return c.Client.Send(ctx, queue, m)
 	}
 	ctx, span := c.tracer.schedules(ctx, queue)
 	defer span.End()
-	receipt, err := c.Client.Schedule(ctx, queue, payload, append(slices.Clip(options), func(m *bridge.NewMessage) {
-		m.Headers = with(m.Headers, c.tracer.inject(ctx))
-	})...)
+	m.Headers = with(m.Headers, c.tracer.inject(ctx))
+	receipt, err := c.Client.Send(ctx, queue, m)
 	if span.IsRecording() {
-		all := append(make([]attribute.KeyValue, 0, 4), semconv.MessagingMessageBodySize(len(payload)))
+		all := append(make([]attribute.KeyValue, 0, 4), semconv.MessagingMessageBodySize(len(m.Payload)))
 		if receipt.ID != "" {
 			all = append(all, semconv.MessagingMessageID(receipt.ID), keyDue.Int64(receipt.Due.UnixMilli()),
 				keyReady.Bool(receipt.Ready))
@@ -58,10 +66,15 @@ func (c *Client) Schedule(ctx context.Context, queue string, payload []byte, opt
 	return receipt, err
 }
 
-// ScheduleBatch is bridge.Client.ScheduleBatch with one span, which all its messages carry.
+// ScheduleBatch is the former name of SendBatch.
 func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
+	return c.SendBatch(ctx, queue, messages)
+}
+
+// SendBatch is bridge.Client.SendBatch with one span, which all its messages carry.
+func (c *Client) SendBatch(ctx context.Context, queue string, messages []bridge.NewMessage) ([]bridge.Result, error) {
 	if c.tracer == nil {
-		return c.Client.ScheduleBatch(ctx, queue, messages)
+		return c.Client.SendBatch(ctx, queue, messages)
 	}
 	ctx, span := c.tracer.schedules(ctx, queue)
 	defer span.End()
@@ -69,7 +82,7 @@ func (c *Client) ScheduleBatch(ctx context.Context, queue string, messages []bri
 	for i := range traced {
 		traced[i].Headers = with(traced[i].Headers, found)
 	}
-	results, err := c.Client.ScheduleBatch(ctx, queue, traced)
+	results, err := c.Client.SendBatch(ctx, queue, traced)
 	if span.IsRecording() {
 		span.SetAttributes(semconv.MessagingBatchMessageCount(len(messages)))
 		refused := 0

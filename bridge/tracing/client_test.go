@@ -94,6 +94,15 @@ func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	want(t, "meta of b", meta(t, r, prefix, "b"), lua.EncodeMeta(
 		map[string]string{"traceparent": header, "baggage": "tenant=acme"}, 0, time.Time{}))
 	want(t, "the caller's headers", fmt.Sprint(headers), "map[kind:x]")
+	spans.Reset()
+	if _, err := c.Send(ctx, "orders", bridge.NewMessage{ID: "s", Headers: headers, Delay: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	own = look(t, spans, "schedule orders")
+	header = fmt.Sprintf("00-%s-%s-01", own.SpanContext.TraceID(), own.SpanContext.SpanID())
+	want(t, "meta of s", meta(t, r, prefix, "s"), lua.EncodeMeta(
+		map[string]string{"traceparent": header, "baggage": "tenant=acme", "kind": "x"}, 0, time.Time{}))
+	want(t, "the caller's headers", fmt.Sprint(headers), "map[kind:x]")
 	request.End()
 }
 

@@ -132,10 +132,10 @@ func (c *call) schedule(o options, bodies ...[]byte) ([]string, error) {
 	}
 	ready := true
 	if len(messages) == 1 {
-		receipt, failed := c.cfg.Client.Schedule(c.ctx, c.name, nil, func(m *bridge.NewMessage) { *m = messages[0] })
+		receipt, failed := c.cfg.Client.Send(c.ctx, c.name, messages[0])
 		ready, err = receipt.Ready, failed
 	} else {
-		results, failed := c.cfg.Client.ScheduleBatch(c.ctx, c.name, messages)
+		results, failed := c.cfg.Client.SendBatch(c.ctx, c.name, messages)
 		err = failed
 		for _, r := range results {
 			ready, err = ready && r.Ready, errors.Join(err, r.Err)
