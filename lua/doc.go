@@ -1,5 +1,6 @@
-// Package lua is duestream's protocol as code: one Lua script for each transition of a message, a typed Go call for
-// each script, the names of all keys and fields, and the limits of arguments.
+// Package lua is part of the engine of duestream, not its API; programs import [github.com/duestream/duestream/bridge].
+// It is the protocol as code: one Lua script for each transition of a message, a typed Go call for each script, the
+// names of all keys and fields, and the limits of arguments.
 //
 // A script is edited in its own file, and its shared functions in lib. The text that runs is generated from them by
 // `go generate ./lua`, and checked in: generated/NAME.lua. Package assemble says how the two differ.

@@ -1,4 +1,6 @@
-// Package scheduler drains the schedule in a bridge: it moves each message into its stream when it is due.
+// Package scheduler is part of the engine of duestream, not its API; programs import
+// [github.com/duestream/duestream/bridge]. It drains the schedule in a bridge: it moves each message into its stream
+// when it is due.
 //
 // A Scheduler runs one loop per partition that it owns. A loop sleeps until the next due time, or until a wake token
 // announces an earlier one. Schedulers are equal and keep no state; rendezvous hashing over the live ones assigns each

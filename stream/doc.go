@@ -1,4 +1,5 @@
-// Package stream handles messages from the moment they are ready.
+// Package stream is part of the engine of duestream, not its API; programs import
+// [github.com/duestream/duestream/bridge]. It handles messages from the moment they are ready.
 //
 // A Worker delivers them to a handler and settles them by its result, in all partitions of a queue with one set of
 // slots. A Policy sets the visibility timeout, attempts, retry delays and pauses. Grow adds partitions to a queue. The
