@@ -3,12 +3,12 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
@@ -74,11 +74,19 @@ type Bridge struct {
 	log       *slog.Logger
 }
 
-// NewBridge checks the configuration. Redis is not touched before Run.
-func NewBridge(cfg Config) (*Bridge, error) {
-	if cfg.Redis == nil {
-		return nil, errors.New("Redis is required")
+func (c Config) validate() error {
+	faults := []error{c.Redis.check(), lua.CheckPrefix(c.Prefix), lua.CheckIdentity(c.Identity)}
+	if c.Defaults != (Policy{}) {
+		if err := c.Defaults.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("defaults: %w", err))
+		}
 	}
+	return lua.Faults("bridge", faults...)
+}
+
+// NewBridge checks the configuration; the error names all its faults, each an *InvalidError. Redis is not touched
+// before Run.
+func NewBridge(cfg Config) (*Bridge, error) {
 	cfg.Prefix = withPrefix(cfg.Prefix)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -86,16 +94,19 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	if cfg.Identity == (Identity{}) {
 		cfg.Identity = NewIdentity("")
 	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
 	b := &Bridge{cfg: cfg, log: cfg.Logger}
 	var err error
-	client := observe.Wrap(cfg.Redis.Client, cfg.Observer)
+	client, blocking := cfg.Redis.observed(cfg.Observer)
 	b.scheduler, err = scheduler.New(scheduler.Config{
-		Client: client, Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer), Prefix: cfg.Prefix, Logger: cfg.Logger,
-		Identity: cfg.Identity, Observer: cfg.Observer,
-		Notice: func(queue string) { b.keeper.Notice(queue) },
-		Turns:  func(queue string) { b.keeper.Turns(queue) },
-		Untidy: func(queue string) { b.keeper.Untidy(queue) },
-		Owned:  func(queues []string) { b.keeper.Own(queues) },
+		Client: client, Blocking: blocking, Prefix: cfg.Prefix, Logger: cfg.Logger, Identity: cfg.Identity,
+		Observer: cfg.Observer,
+		Notice:   func(queue string) { b.keeper.Notice(queue) },
+		Turns:    func(queue string) { b.keeper.Turns(queue) },
+		Untidy:   func(queue string) { b.keeper.Untidy(queue) },
+		Owned:    func(queues []string) { b.keeper.Own(queues) },
 	})
 	if err != nil {
 		return nil, err
@@ -110,10 +121,10 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	return b, nil
 }
 
-// observed returns the Status in the form that an Observer receives.
-func (b *Bridge) observed() observe.Status {
+// numbers returns the Status in the form that an Observer receives.
+func (b *Bridge) numbers() BridgeNumbers {
 	s := b.Status()
-	return observe.Status{LastHeartbeat: s.LastHeartbeat, Live: len(s.Live), Queues: s.Queues, Partitions: s.Partitions,
+	return BridgeNumbers{LastHeartbeat: s.LastHeartbeat, Live: len(s.Live), Queues: s.Queues, Partitions: s.Partitions,
 		Owned: s.Owned}
 }
 
@@ -124,8 +135,8 @@ func (b *Bridge) Run(ctx context.Context) error {
 		return err
 	}
 	if b.cfg.Observer != nil {
-		defer b.cfg.Observer.BridgeStarted(observe.BridgeView{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned,
-			Status: b.observed})()
+		view := BridgeView{Client: b.cfg.Redis.Client, Prefix: b.cfg.Prefix, Owned: b.scheduler.Owned, Status: b.numbers}
+		defer b.cfg.Observer.BridgeStarted(view)()
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { logError(b.log, "keeper", b.keeper.Run(ctx)) })

@@ -3,12 +3,10 @@ package bridge
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler/planner"
 	"github.com/duestream/duestream/scheduler/producer"
@@ -66,20 +64,18 @@ func ParseDurability(text string) (Durability, error) { return lua.ParseDurabili
 // Replicated returns a Durability that waits until the given number of replicas hold the write in memory.
 func Replicated(replicas int) Durability { return Durability{Replicas: replicas} }
 
-// NewClient checks the configuration. Redis is not touched before the first call of a method.
+// NewClient checks the configuration; the error names all its faults, each an *InvalidError. Redis is not touched
+// before the first call of a method.
 func NewClient(cfg ClientConfig) (*Client, error) {
-	if cfg.Redis == nil {
-		return nil, errors.New("client: Redis is required")
-	}
 	cfg.Prefix = withPrefix(cfg.Prefix)
-	redis := observe.Wrap(cfg.Redis.Client, cfg.Observer)
+	redis, _ := cfg.Redis.observed(cfg.Observer)
 	p, err := producer.New(producer.Config{
 		Client: redis, Prefix: cfg.Prefix, RetryTimeout: cfg.RetryTimeout,
 		Durability: cfg.Durability, Name: cfg.Name, Observer: cfg.Observer, Logger: cfg.Logger,
 		AllowOldBridges: cfg.AllowOldBridges,
 	})
 	if err != nil {
-		return nil, err
+		return nil, lua.Faults("client", err)
 	}
 	patience := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
 	plans := planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)

@@ -37,7 +37,7 @@ func TestRescheduleTakesATimeOnly(t *testing.T) {
 			t.Errorf("Reschedule: %v", err)
 		}
 	}
-	places, err := admin.New(r, prefix).Locate(t.Context(), "q", "m")
+	places, err := redistest.Must(admin.New(r, prefix)).Locate(t.Context(), "q", "m")
 	if err != nil || len(places) != 1 || time.Until(places[0].Due) < 50*time.Minute {
 		t.Errorf("it was moved: %+v, %v", places, err)
 	}

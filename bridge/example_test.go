@@ -178,7 +178,9 @@ func ExampleDeadLetter() {
 	schedule(ctx, r, prefix, "orders", "order 42")
 	check(worker.Run(stop))
 
-	for letter, err := range admin.New(r, prefix).DeadLetters().List(ctx, "orders", admin.LetterFilter{Group: "billing"}) {
+	operator, err := admin.New(r, prefix)
+	check(err)
+	for letter, err := range operator.DeadLetters().List(ctx, "orders", admin.LetterFilter{Group: "billing"}) {
 		check(err)
 		fmt.Printf("dead after attempt %d, %s: %s\n", letter.Attempt, letter.Reason, letter.Error)
 	}
@@ -194,7 +196,9 @@ func ExampleNewWorker_deadLetters() {
 	defer end()
 	stop, done := context.WithCancel(ctx)
 	defer done()
-	letters := admin.New(r, prefix).DeadLetters()
+	operator, err := admin.New(r, prefix)
+	check(err)
+	letters := operator.DeadLetters()
 
 	worker, err := bridge.NewWorker(bridge.WorkerConfig{
 		Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
@@ -237,7 +241,9 @@ func ExampleExpiresAt() {
 	expires := time.Now().Add(50 * time.Millisecond)
 	schedule(ctx, r, prefix, "offers", "half price", bridge.In(100*time.Millisecond), bridge.ExpiresAt(expires))
 
-	letters := admin.New(r, prefix).DeadLetters()
+	operator, err := admin.New(r, prefix)
+	check(err)
+	letters := operator.DeadLetters()
 	until(func() bool {
 		n, err := letters.Count(ctx, "offers", admin.LetterFilter{Reason: "expired"})
 		return err == nil && n == 1
@@ -252,9 +258,11 @@ func ExampleNewWorker_policy() {
 	defer end()
 	visibility, attempts := 2*time.Minute, 3
 	change := admin.PolicyUpdate{VisibilityTimeout: &visibility, MaxAttempts: &attempts}
-	check(admin.New(r, prefix).WritePolicy(ctx, "videos", "encoder", change))
+	operator, err := admin.New(r, prefix)
+	check(err)
+	check(operator.WritePolicy(ctx, "videos", "encoder", change))
 
-	policy, _, err := admin.New(r, prefix).ReadPolicy(ctx, "videos", "encoder")
+	policy, _, err := operator.ReadPolicy(ctx, "videos", "encoder")
 	check(err)
 	fmt.Println(policy.VisibilityTimeout, policy.MaxAttempts)
 	// Output: 2m0s 3

@@ -11,6 +11,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
 )
 
 // The Go code of docs/guides is in these examples, line by line; TestGuidesGo compares them. Where a reader would wait,
@@ -32,7 +33,7 @@ func newGuide() *guide {
 	ctx, r, prefix, end := begin()
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	check(err)
-	g := &guide{r: r, prefix: prefix, client: client, operator: admin.New(r, prefix), end: end}
+	g := &guide{r: r, prefix: prefix, client: client, operator: redistest.Must(admin.New(r, prefix)), end: end}
 	g.ctx, g.stop = context.WithCancel(ctx)
 	return g
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 	"github.com/redis/rueidis"
 
+	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 )
@@ -34,8 +35,11 @@ type Redis struct {
 func (r *Redis) Connect() *rueidis.ClientOption { return r.connect }
 
 // policyReader returns the PolicyReader of a prefix. It keeps the defaults as long as r exists, so that a new worker
-// knows the defaults that an earlier one has read.
+// knows the defaults that an earlier one has read. Without an r it returns nil.
 func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.policies[prefix] == nil {
@@ -45,6 +49,20 @@ func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
 		r.policies[prefix] = stream.NewPolicyReader(prefix)
 	}
 	return r.policies[prefix]
+}
+
+// check refuses a Redis that is missing or has no clients.
+func (r *Redis) check() error {
+	return lua.Required("redis", r != nil && r.Client != nil && r.Blocking != nil)
+}
+
+// observed returns both clients, which report their calls to an Observer if there is one. They are nil if check refuses
+// r.
+func (r *Redis) observed(o Observer) (client, blocking rueidis.Client) {
+	if r.check() != nil {
+		return nil, nil
+	}
+	return observe.Wrap(r.Client, o), observe.Wrap(r.Blocking, o)
 }
 
 // Close closes both clients.

@@ -2,11 +2,9 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
-	"github.com/duestream/duestream/internal/observe"
 	"github.com/duestream/duestream/stream"
 )
 
@@ -134,13 +132,12 @@ type WorkerConfig struct {
 // Worker delivers the messages of queues to the handler of one group, at least once: see [stream.Worker].
 type Worker = stream.Worker
 
-// NewWorker checks the configuration. Its error names every fault. Redis is not touched before Run.
+// NewWorker checks the configuration; the error names all its faults, each an *InvalidError. Redis is not touched
+// before Run.
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
-	if cfg.Redis == nil {
-		return nil, errors.New("worker: Redis is required")
-	}
+	client, blocking := cfg.Redis.observed(cfg.Observer)
 	return stream.NewWorker(stream.WorkerConfig{
-		Client: observe.Wrap(cfg.Redis.Client, cfg.Observer), Blocking: observe.Wrap(cfg.Redis.Blocking, cfg.Observer),
+		Client: client, Blocking: blocking,
 		Prefix: cfg.Prefix, Queue: cfg.Queue, Queues: cfg.Queues, Strict: cfg.Strict, Group: cfg.Group,
 		Policies: cfg.Redis.policyReader(withPrefix(cfg.Prefix)), Observer: cfg.Observer,
 		Consumer: cfg.Consumer, Handler: cfg.Handler, Settled: cfg.Settled, Retried: cfg.Retried, Admit: cfg.Admit,

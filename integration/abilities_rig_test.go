@@ -75,7 +75,7 @@ func (g *guests) as(t *testing.T, user, also, login string, administrator *bridg
 	t.Cleanup(func() { g.do("ACL", "DELUSER", login) })
 	s := &stack{t: t}
 	a := &asUser{guests: g, t: t, user: user, also: also, login: login, admin: administrator,
-		op: admin.New(administrator, g.prefix), queue: redistest.Queue(t)}
+		op: redistest.Must(admin.New(administrator, g.prefix)), queue: redistest.Queue(t)}
 	a.redis = s.dial(a.url())
 	a.settings(a.queue)
 	if _, err := lua.RegisterCounts(t.Context(), administrator.Client, lua.NewGlobals(g.prefix),

@@ -20,6 +20,7 @@ import (
 	"github.com/duestream/duestream/bridge/gateway"
 	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/push"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -312,7 +313,7 @@ func (a *asUser) ownBridge() {
 	a.must(a.do(words...).Error())
 	own := *a.guests
 	own.prefix = prefix
-	a.guests, a.op = &own, admin.New(a.admin, prefix)
+	a.guests, a.op = &own, redistest.Must(admin.New(a.admin, prefix))
 	a.settings(a.queue)
 	_, err := lua.RegisterCounts(a.t.Context(), a.admin.Client, lua.NewGlobals(prefix), map[string]lua.Counts{a.queue: {1, 4}})
 	a.must(err)
@@ -579,7 +580,7 @@ func operatorDeletes(a *asUser) {
 func examineAs(a *asUser) {
 	a.feed("m")
 	a.deadLetters("d")
-	report, err := admin.New(a.redis, a.prefix).Doctor(context.WithoutCancel(a.t.Context()), doctor.Config{})
+	report, err := redistest.Must(admin.New(a.redis, a.prefix)).Doctor(context.WithoutCancel(a.t.Context()), doctor.Config{})
 	a.must(err)
 	a.optional = []string{"config|get", "function|list"} // rows of their own in the table
 	for _, f := range report.Findings {

@@ -343,7 +343,7 @@ func (o *operator) abilities() []ability {
 func TestEveryAbilityOfAnOperatorOnACluster(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Cluster(t, 3, 0).Server())
-	o := &operator{stack: s, a: admin.New(s.redis, s.prefix), other: s.queue + "-other"}
+	o := &operator{stack: s, a: s.operator(), other: s.queue + "-other"}
 	if _, err := o.a.SetPartitions(t.Context(), s.queue, 5, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -34,7 +33,7 @@ func newBustle(s *stack, partitions int, plain bool) *bustle {
 		s.plainReader("plain", l.plain)
 	}
 	if partitions > 1 {
-		if _, err := admin.New(s.redis, s.prefix).SetPartitions(s.t.Context(), s.queue, partitions, nil); err != nil {
+		if _, err := s.operator().SetPartitions(s.t.Context(), s.queue, partitions, nil); err != nil {
 			s.t.Fatal(err)
 		}
 	}

@@ -359,7 +359,7 @@ func TestWorkersHearOfNewSettingsWhileTheMasterOfTheDefaultsIsAway(t *testing.T)
 			c := redistest.Cluster(t, 3, 0)
 			f := newFleet(t, c, 12)
 			f.bridge(patient())
-			op := admin.New(f.redis, f.prefix)
+			op := f.operator()
 			down := c.Owner(c.Slot(lua.NewGlobals(f.prefix).Defaults))
 			here := slices.DeleteFunc(slices.Clone(f.queues), func(s *stack) bool { return f.owner(s) == down })
 			paused, limited := here[0], here[1]

@@ -266,7 +266,7 @@ func TestMessageThatKillsANamedWorkerEndsAsADeadLetter(t *testing.T) {
 			s := newStack(t, server)
 			s.bridge(quick())
 			attempts, visibility := 3, 400*time.Millisecond
-			if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "g", admin.PolicyUpdate{
+			if err := s.operator().WritePolicy(t.Context(), s.queue, "g", admin.PolicyUpdate{
 				MaxAttempts: &attempts, MaxCrashes: &c.crashes, VisibilityTimeout: &visibility}); err != nil {
 				t.Fatal(err)
 			}

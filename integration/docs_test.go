@@ -53,7 +53,8 @@ func TestDocumentedTranscripts(t *testing.T) {
 			}
 			server := redistest.Own(t)
 			runDefaultBridge(t, server)
-			if _, err := admin.New((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
+			op := redistest.Must(admin.New((&stack{t: t}).dial(server.URL()), ""))
+			if _, err := op.LoadFunctions(t.Context(), "", false); err != nil {
 				t.Fatal(err)
 			}
 			r := replay{t: t, url: server.URL(), known: map[string]string{}}

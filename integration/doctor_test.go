@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -116,7 +115,7 @@ func TestDoctorRepairsUnderLoad(t *testing.T) {
 			t.Errorf("%s was not repaired: %v", code, mended)
 		}
 	}
-	counts, err := admin.New(s.redis, s.prefix).Partitions(t.Context(), s.queue)
+	counts, err := s.operator().Partitions(t.Context(), s.queue)
 	if err != nil || counts.Latest() != 2 { // only the unregistered partition was emptied
 		t.Errorf("%v: %v", counts, err)
 	}

@@ -49,7 +49,7 @@ func TestWhatIsImportedIsChangedLikeAnyOther(t *testing.T) {
 	}
 	waiting(3)
 	idle()
-	op := admin.New(s.redis, s.prefix)
+	op := s.operator()
 	if _, err := op.Pause(t.Context(), s.queue, true); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestWhatIsImportedIsChangedLikeAnyOther(t *testing.T) {
 
 	for _, change := range []string{"cancel", "expire", "move"} {
 		to := newStack(t, redistest.Shared(t))
-		im, err := admin.New(to.redis, to.prefix).Import(t.Context(), to.queue, s.queue, time.Hour)
+		im, err := to.operator().Import(t.Context(), to.queue, s.queue, time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestWhatIsImportedIsChangedLikeAnyOther(t *testing.T) {
 				t.Fatal(records[i], err)
 			}
 		}
-		bulk, every := admin.New(to.redis, to.prefix).Bulk(), admin.BulkFilter{Retries: true}
+		bulk, every := to.operator().Bulk(), admin.BulkFilter{Retries: true}
 		var r admin.BulkResult
 		switch change {
 		case "cancel":
@@ -141,7 +141,7 @@ func TestAnOccurrenceThatExpiresIsDone(t *testing.T) {
 		}
 		return len(planned) >= 4 && skip > 0, fmt.Sprint(planned, " are planned; ", err)
 	})
-	op := admin.New(s.redis, s.prefix)
+	op := s.operator()
 	r, err := op.Bulk().Expire(t.Context(), s.queue, admin.BulkFilter{}, admin.BulkOptions{})
 	if err != nil || r.Changed < 4 {
 		t.Fatal(r, err)

@@ -110,7 +110,7 @@ func (s *stack) measureFind(b *testing.B, headers bool) {
 			first := time.Time{}
 			begin := time.Now()
 			timed(p.name, func() {
-				f, err := admin.New(s.redis, s.prefix).Find(b.Context(), p.id, admin.FindOptions{Queues: []string{s.queue},
+				f, err := s.operator().Find(b.Context(), p.id, admin.FindOptions{Queues: []string{s.queue},
 					Seen: func(admin.Sighting) {
 						if first.IsZero() {
 							first = time.Now()

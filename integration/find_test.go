@@ -23,7 +23,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	c := redistest.Cluster(t, 3, 0)
 	s := newStack(t, c.Server())
 	s.groups("g")
-	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 8, nil); err != nil {
+	if _, err := s.operator().SetPartitions(t.Context(), s.queue, 8, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.bridge(bridge.Policy{VisibilityTimeout: time.Minute, MaxAttempts: 3, RetryMin: time.Hour, RetryMax: time.Hour})
@@ -70,7 +70,7 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	for _, m := range batch {
 		state, _, _ := strings.Cut(m.ID, "-")
 		redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-			f, err := admin.New(s.redis, s.prefix).Find(t.Context(), m.ID, admin.FindOptions{})
+			f, err := s.operator().Find(t.Context(), m.ID, admin.FindOptions{})
 			if err != nil || len(f.Places) != 1 || string(f.Places[0].State) != state || len(f.History) == 0 {
 				return false, fmt.Sprintf("%s: %+v, %v", m.ID, f.Places, err)
 			}
@@ -81,11 +81,11 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 	if len(partitions) != 8 {
 		t.Errorf("found in partitions %v", partitions)
 	}
-	if _, err := admin.New(s.redis, s.prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err,
+	if _, err := s.operator().Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err,
 		admin.ErrNotFound) {
 		t.Error(err)
 	}
-	peeked, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, n/2, true)
+	peeked, err := s.operator().Peek(t.Context(), s.queue, n/2, true)
 	if err != nil || peeked.Total != 2*n || len(peeked.Next) != n/2 {
 		t.Fatalf("%+v, %v", peeked, err)
 	}
@@ -94,12 +94,12 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 			t.Errorf("%d: %+v", i, d)
 		}
 	}
-	members, err := admin.New(s.redis, s.prefix).Consumers(t.Context(), s.queue, "g")
+	members, err := s.operator().Consumers(t.Context(), s.queue, "g")
 	if err != nil || len(members) != 1 || members[0].Pending != n || !members[0].Alive || len(members[0].Partitions) != 8 {
 		t.Errorf("%+v, %v", members, err)
 	}
 	for _, want := range []bool{true, false} {
-		changed, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, true)
+		changed, err := s.operator().Pause(t.Context(), s.queue, true)
 		if changed != want || err != nil {
 			t.Errorf("changed %v, %v", changed, err)
 		}
@@ -109,14 +109,14 @@ func TestOperatorsLookAtMessagesOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		p, err := admin.New(s.redis, s.prefix).Peek(t.Context(), s.queue, 1, false)
+		p, err := s.operator().Peek(t.Context(), s.queue, 1, false)
 		return err == nil && p.Held && p.Next[0].ID == "pending-late" && p.Next[0].Overdue, fmt.Sprint(p, err)
 	})
-	if changed, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, false); !changed || err != nil {
+	if changed, err := s.operator().Pause(t.Context(), s.queue, false); !changed || err != nil {
 		t.Errorf("changed %v, %v", changed, err)
 	}
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
-		f, err := admin.New(s.redis, s.prefix).Find(t.Context(), "pending-late", admin.FindOptions{Queues: []string{s.queue}})
+		f, err := s.operator().Find(t.Context(), "pending-late", admin.FindOptions{Queues: []string{s.queue}})
 		return err == nil && slices.ContainsFunc(f.Places, func(p admin.Sighting) bool { return p.State != "scheduled" }),
 			fmt.Sprint(f.Places, err)
 	})
@@ -140,14 +140,15 @@ func TestTheOperatorMayLookAtMessages(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f, err := admin.New(r, g.prefix).Find(t.Context(), "m", admin.FindOptions{})
+		op := redistest.Must(admin.New(r, g.prefix))
+		f, err := op.Find(t.Context(), "m", admin.FindOptions{})
 		if err != nil || len(f.Places) != 2 {
 			t.Errorf("find: %+v, %v", f, err)
 		}
-		_, err = admin.New(r, g.prefix).Peek(t.Context(), "emails", 10, true)
-		_, members := admin.New(r, g.prefix).Consumers(t.Context(), "emails", "")
-		_, hold := admin.New(r, g.prefix).Pause(t.Context(), "emails", true)
-		_, resume := admin.New(r, g.prefix).Pause(t.Context(), "emails", false)
+		_, err = op.Peek(t.Context(), "emails", 10, true)
+		_, members := op.Consumers(t.Context(), "emails", "")
+		_, hold := op.Pause(t.Context(), "emails", true)
+		_, resume := op.Pause(t.Context(), "emails", false)
 		if err := errors.Join(err, members, hold, resume); err != nil {
 			t.Error(err)
 		}
@@ -189,14 +190,14 @@ func TestFindConnectsAsDialDid(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			op := redistest.Must(admin.New(r, prefix))
 			for _, id := range []string{"m-0", "m-7", "m-49"} {
-				f, err := admin.New(r, prefix).Find(t.Context(), id, admin.FindOptions{Queues: []string{"emails"}})
+				f, err := op.Find(t.Context(), id, admin.FindOptions{Queues: []string{"emails"}})
 				if err != nil || len(f.Places) != 1 || f.Places[0].State != "ready" || string(f.Places[0].Payload) != "p" {
 					t.Errorf("%s: %+v, %v", id, f.Places, err)
 				}
 			}
-			if _, err := admin.New(r, prefix).Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err,
-				admin.ErrNotFound) {
+			if _, err := op.Find(t.Context(), "nowhere", admin.FindOptions{}); !errors.Is(err, admin.ErrNotFound) {
 				t.Error(err)
 			}
 		})

@@ -40,7 +40,7 @@ func TestReleaseRateHoldsWhileBridgesAreKilledInTurns(t *testing.T) {
 	}
 	limit, most := bridge.Rate("500/s"), burst
 	update := admin.PolicyUpdate{Rate: &limit, Burst: &most}
-	if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "", update); err != nil {
+	if err := s.operator().WritePolicy(t.Context(), s.queue, "", update); err != nil {
 		t.Fatal(err)
 	}
 	f := newFamily(t, s, child{part: "bridge"}, child{part: "bridge"})

@@ -25,10 +25,10 @@ func TestUsersOfFunctions(t *testing.T) {
 			}
 		}
 		operator, producer, worker := g.dial("operator"), g.dial("producer"), g.dial("worker")
-		if _, err := admin.New(operator, "").LoadFunctions(t.Context(), "", true); err != nil {
+		if _, err := redistest.Must(admin.New(operator, "")).LoadFunctions(t.Context(), "", true); err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range admin.New(operator, "").ShowFunctions(t.Context(), "") {
+		for _, l := range redistest.Must(admin.New(operator, "")).ShowFunctions(t.Context(), "") {
 			if l.Err != nil || l.State != admin.LibraryCurrent {
 				t.Errorf("%+v", l)
 			}

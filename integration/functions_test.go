@@ -38,7 +38,7 @@ func (s *stack) fcall(name string, args ...string) ([]int64, error) {
 
 func (s *stack) loadFunctions() []admin.Library {
 	s.t.Helper()
-	rows, err := admin.New(s.redis, "").LoadFunctions(s.t.Context(), "", false)
+	rows, err := redistest.Must(admin.New(s.redis, "")).LoadFunctions(s.t.Context(), "", false)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 			return false, err.Error()
 		}
 		defer r.Close()
-		rows, current := admin.New(r, "").ShowFunctions(t.Context(), ""), 0
+		rows, current := redistest.Must(admin.New(r, "")).ShowFunctions(t.Context(), ""), 0
 		for _, l := range rows {
 			if l.Err == nil && l.State == admin.LibraryCurrent {
 				current++
@@ -214,11 +214,12 @@ func TestG1FunctionsOnACluster(t *testing.T) {
 	masters[0].Do(t, "FUNCTION", "FLUSH")
 	masters[1].Do(t, "FUNCTION", "LOAD", "REPLACE",
 		"#!lua name=duestream\nredis.register_function('mine', function() return 1 end)\n")
-	if rows, err := admin.New(f.redis, "").LoadFunctions(t.Context(), "", false); !errors.Is(err, admin.ErrForeignFunctions) ||
+	op := redistest.Must(admin.New(f.redis, ""))
+	if rows, err := op.LoadFunctions(t.Context(), "", false); !errors.Is(err, admin.ErrForeignFunctions) ||
 		!strings.Contains(err.Error(), masters[1].Addr()) {
 		t.Errorf("%v %+v", err, rows)
 	}
-	for _, l := range admin.New(f.redis, "").ShowFunctions(t.Context(), "") {
+	for _, l := range op.ShowFunctions(t.Context(), "") {
 		if l.Server == masters[0].Addr() && l.State != admin.LibraryAbsent {
 			t.Errorf("it was loaded all the same: %+v", l)
 		}
@@ -271,7 +272,7 @@ func TestFunctionsSurviveARestart(t *testing.T) {
 			s.server.Kill()
 			s.server.Start()
 			redistest.Eventually(t, 10*time.Second, func() (bool, string) {
-				rows := admin.New(s.redis, "").ShowFunctions(t.Context(), "")
+				rows := redistest.Must(admin.New(s.redis, "")).ShowFunctions(t.Context(), "")
 				return len(rows) == 1 && rows[0].Err == nil && rows[0].State == admin.LibraryCurrent, fmt.Sprintf("%+v", rows)
 			})
 			if got, err := s.fcall("cancel", "nothing"); err != nil || got[0] != 0 {

@@ -52,7 +52,8 @@ func TestGuides(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	runDefaultBridge(t, server)
-	if _, err := admin.New((&stack{t: t}).dial(server.URL()), "").LoadFunctions(t.Context(), "", false); err != nil {
+	op := redistest.Must(admin.New((&stack{t: t}).dial(server.URL()), ""))
+	if _, err := op.LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Dir(build(t)) + ":" + filepath.Dir(redistest.PythonWithRedis(t)) + ":" + os.Getenv("PATH")

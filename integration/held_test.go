@@ -37,7 +37,7 @@ func TestEveryLookTellsSinceWhenADeliveryIsHeld(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := newStack(t, server)
-		op := admin.New(s.redis, s.prefix)
+		op := s.operator()
 		s.groups("g")
 		// A bridge checks a queue within 5 s after its first reader, and the worker extends after 6 s.
 		policy := quick()
@@ -132,7 +132,7 @@ func TestDoctorNamesAHandlerThatHangs(t *testing.T) {
 	t.Parallel()
 	server, clock := redistest.OwnClock(t, soundServer...)
 	s := newStack(t, server)
-	op := admin.New(s.redis, s.prefix)
+	op := s.operator()
 	s.groups("g")
 	policy := quick()
 	policy.VisibilityTimeout = 3 * time.Second

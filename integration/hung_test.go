@@ -105,7 +105,7 @@ func TestHandlersThatHangHoldNothingUp(t *testing.T) {
 	}
 
 	dead := map[string]admin.Letter{}
-	for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
+	for l, err := range s.operator().DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestHandlersThatHangInWorkersThatAreKilled(t *testing.T) {
 		}
 	}
 	dead := map[string]bool{}
-	for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
+	for l, err := range s.operator().DeadLetters().List(t.Context(), s.queue, admin.LetterFilter{}) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream/transfer"
@@ -188,7 +187,7 @@ func TestKeyChoosesThePartition(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
 	ctx := context.Background()
-	if _, err := admin.New(s.redis, s.prefix).SetPartitions(ctx, s.queue, 8, nil); err != nil {
+	if _, err := s.operator().SetPartitions(ctx, s.queue, 8, nil); err != nil {
 		t.Fatal(err)
 	}
 	s.bridge(quick())
@@ -228,7 +227,7 @@ func TestImportGoesByTheKey(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Shared(t))
 	ctx := context.Background()
-	if _, err := admin.New(s.redis, s.prefix).SetPartitions(ctx, s.queue, 4, nil); err != nil {
+	if _, err := s.operator().SetPartitions(ctx, s.queue, 4, nil); err != nil {
 		t.Fatal(err)
 	}
 	im, err := transfer.NewImport(ctx, s.redis.Client, s.prefix, s.queue, "elsewhere", 0)

@@ -35,7 +35,7 @@ func TestLooksAtAQueueAskItsOwnMasterAlone(t *testing.T) {
 	for i := 0; i == 0 || owner(r.Keys.Stream) != master; i++ {
 		r = r.On(fmt.Sprint("q-", i))
 	}
-	a := admin.New(&bridge.Redis{Client: r.Client, Blocking: r.Blocking}, r.Prefix)
+	a := redistest.Must(admin.New(&bridge.Redis{Client: r.Client, Blocking: r.Blocking}, r.Prefix))
 	if err := a.Register(t.Context(), r.Queue); err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func TestMetricsNeedNoMoreThanTheBridgesUser(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		t.Parallel()
 		g := newGuests(t, server, false)
-		m := metrics.New(metrics.Config{})
+		m := redistest.Must(metrics.New(metrics.Config{}))
 		s := &stack{t: t}
 		b, err := bridge.NewBridge(bridge.Config{Redis: g.dial("bridge"), Prefix: g.prefix, AnyServer: true, Observer: m})
 		if err != nil {

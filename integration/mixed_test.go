@@ -148,7 +148,7 @@ func TestWritesThatAnOldBridgeDoesNotServeAreRefused(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	old := s.serve(t, before.Build(t, before.Keyless))
 	s.beats(1)
-	op := admin.New(s.redis, s.prefix)
+	op := s.operator()
 	rate, limit := bridge.Rate("10/s"), 100
 	writes := func(client *bridge.Client, op *admin.Admin) map[string]error {
 		_, keyed := client.Schedule(t.Context(), s.queue, nil, bridge.WithID("keyed"), bridge.Key("k"), bridge.In(time.Hour))
@@ -210,7 +210,7 @@ func TestRecurrencesOfAnOldOwnerArePlanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.run("bridge", b.Run)
-	op := admin.New(s.redis, s.prefix).AllowOldBridges()
+	op := s.operator().AllowOldBridges()
 	for i := range queues {
 		recurrence := bridge.Recurrence{Queue: fmt.Sprint("q", i), Name: "tick", Every: time.Second}
 		if _, err := op.Recur(t.Context(), recurrence); err != nil {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/languages"
 	"github.com/duestream/duestream/integration/redistest"
 )
@@ -145,7 +144,7 @@ func oneGroup(t *testing.T, functions bool) {
 	policy.MaxAttempts = 1000 // because a kill counts as an attempt
 	s.bridge(policy)
 	s.groups("mixed")
-	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
+	if _, err := s.operator().SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 		t.Fatal(err)
 	}
 

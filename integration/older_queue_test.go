@@ -42,7 +42,7 @@ func (s *stack) partsEmpty(partitions int) {
 // older bridge that takes over.
 func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
+		if _, err := s.operator().SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
 			t.Fatal(err)
 		}
 		s.worker("g", 20, nil)
@@ -68,7 +68,7 @@ func TestPartitionsBesideAnOlderBridge(t *testing.T) {
 // queue that holds messages with a key cannot grow there either.
 func TestGrowthBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		op := admin.New(s.redis, s.prefix)
+		op := s.operator()
 		s.worker("g", 20, nil)
 		for step, n := range []int{1, 2, 4} {
 			s.schedule(100, fmt.Sprint("before ", step), within(time.Second))
@@ -101,7 +101,7 @@ func TestGrowthBesideAnOlderBridge(t *testing.T) {
 // cancelled while a worker holds it ends with that worker.
 func TestBulkChangesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
-		bulk := admin.New(s.redis, s.prefix).Bulk()
+		bulk := s.operator().Bulk()
 		changed := func(r admin.BulkResult, err error) {
 			t.Helper()
 			if err != nil || r.Changed != 10 {
@@ -185,7 +185,7 @@ func TestCancelledAndAbandonedBesideAnOlderBridge(t *testing.T) {
 // know the pause of workers leave it in place.
 func TestPauseBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		op := admin.New(s.redis, s.prefix)
+		op := s.operator()
 		all := s.collect("g", nil)
 		for i, ends := range []func() (string, error){
 			func() (string, error) { return s.runs(build(t), "resume", s.queue) },
@@ -262,7 +262,7 @@ func TestGroupsBesideAnOlderBridge(t *testing.T) {
 // deleted when a newer bridge runs again.
 func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		op := admin.New(s.redis, s.prefix)
+		op := s.operator()
 		long := time.Minute
 		if err := op.WritePolicy(t.Context(), s.queue, "", admin.PolicyUpdate{VisibilityTimeout: &long}); err != nil {
 			t.Fatal(err)
@@ -296,7 +296,7 @@ func TestNotesOfDeliveriesOutliveAnOlderBridge(t *testing.T) {
 // after at most a visibility timeout. A newer bridge that takes over deletes the notes about them.
 func TestLeasesBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, old *served) {
-		p := pull.New(pull.Config{Client: s.redis.Client, Blocking: s.redis.Blocking, Prefix: s.prefix})
+		p := redistest.Must(pull.New(pull.Config{Client: s.redis.Client, Blocking: s.redis.Blocking, Prefix: s.prefix}))
 		s.run("puller", func(ctx context.Context) error {
 			p.Run(ctx)
 			return nil

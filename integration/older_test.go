@@ -45,7 +45,7 @@ func besideOlder(t *testing.T, test func(t *testing.T, s *stack, old *served)) {
 func (s *stack) quickQueue() {
 	s.t.Helper()
 	q := quick()
-	if err := admin.New(s.redis, s.prefix).WritePolicy(context.Background(), s.queue, "", admin.PolicyUpdate{
+	if err := s.operator().WritePolicy(context.Background(), s.queue, "", admin.PolicyUpdate{
 		VisibilityTimeout: &q.VisibilityTimeout, MaxAttempts: &q.MaxAttempts, RetryMin: &q.RetryMin, RetryMax: &q.RetryMax,
 	}); err != nil {
 		s.t.Fatal(err)
@@ -129,7 +129,7 @@ func (s *stack) letter() (letter admin.Letter) {
 	s.t.Helper()
 	redistest.Eventually(s.t, 30*time.Second, func() (bool, string) {
 		n := 0
-		for l, err := range admin.New(s.redis, s.prefix).DeadLetters().List(context.Background(), s.queue, admin.LetterFilter{}) {
+		for l, err := range s.operator().DeadLetters().List(context.Background(), s.queue, admin.LetterFilter{}) {
 			if err != nil {
 				return false, err.Error()
 			}
@@ -226,7 +226,7 @@ func TestRetryDelaysBesideAnOlderBridge(t *testing.T) {
 		later("own")
 		hour := bridge.NewDelays(time.Hour)
 		update := admin.PolicyUpdate{RetryDelays: &hour}
-		if err := admin.New(s.redis, s.prefix).WritePolicy(t.Context(), s.queue, "", update); err != nil {
+		if err := s.operator().WritePolicy(t.Context(), s.queue, "", update); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.schedule1("policy", bridge.In(100*time.Millisecond)); err != nil {
@@ -266,7 +266,7 @@ func TestSnoozeBesideAnOlderBridge(t *testing.T) {
 // delivery, and for one group as a retry.
 func TestExpiryBesideAnOlderBridge(t *testing.T) {
 	besideOlder(t, func(t *testing.T, s *stack, _ *served) {
-		op := admin.New(s.redis, s.prefix)
+		op := s.operator()
 		if _, err := op.Pause(t.Context(), s.queue, true); err != nil {
 			t.Fatal(err)
 		}

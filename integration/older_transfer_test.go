@@ -56,7 +56,7 @@ func (s *stack) kinds(t *testing.T) map[string]int {
 		return s.number("XLEN", s.keys().Stream) == 1, "the first occurrence is not ready"
 	})
 	occurrence := s.abandon("g")
-	if _, err := admin.New(s.redis, s.prefix).Pause(t.Context(), s.queue, true); err != nil {
+	if _, err := s.operator().Pause(t.Context(), s.queue, true); err != nil {
 		t.Fatal(err)
 	}
 	stop()
@@ -103,7 +103,7 @@ func (s *stack) delivers(t *testing.T, program string, want map[string]int) {
 	if out, complaints, code := s.feeds(t, program, "", "dead", "redrive", s.queue, "--all"); code != 0 {
 		t.Errorf("redrive: exit code %d: %s%s", code, out, complaints)
 	}
-	bulk, every := admin.New(s.redis, s.prefix).Bulk(), admin.BulkFilter{Retries: true}
+	bulk, every := s.operator().Bulk(), admin.BulkFilter{Retries: true}
 	_, err := bulk.Reschedule(t.Context(), s.queue, every, 100*time.Millisecond, time.Time{}, admin.BulkOptions{})
 	if err != nil {
 		t.Fatal(err)

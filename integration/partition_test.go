@@ -13,7 +13,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -117,7 +116,7 @@ func TestG1QueueThatGrowsLosesNothing(t *testing.T) {
 		})
 	}
 	grow := func(n int) {
-		if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, n, nil); err != nil {
+		if _, err := s.operator().SetPartitions(t.Context(), s.queue, n, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -190,11 +189,11 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			const partitions = 9
 			c := redistest.Cluster(t, 3, 0, "--appendonly", "yes", "--appendfsync", "always")
 			s := newStack(t, c.Server())
-			if err := admin.New(s.redis, s.prefix).WriteDefaults(t.Context(), bridge.DefaultPolicy()); err != nil {
+			if err := s.operator().WriteDefaults(t.Context(), bridge.DefaultPolicy()); err != nil {
 				t.Fatal(err)
 			}
 			s.groups("g")
-			if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
+			if _, err := s.operator().SetPartitions(t.Context(), s.queue, partitions, nil); err != nil {
 				t.Fatal(err)
 			}
 			var down *redistest.Server

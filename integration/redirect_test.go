@@ -39,17 +39,17 @@ func TestAMasterThatNobodyKnewIsFollowed(t *testing.T) {
 			return err
 		}},
 		{"SetPushTarget", func(ctx context.Context, s *stack) error {
-			_, err := admin.New(s.redis, s.prefix).SetPushTarget(ctx, admin.PushTarget{Queue: s.queue, Group: "g",
+			_, err := s.operator().SetPushTarget(ctx, admin.PushTarget{Queue: s.queue, Group: "g",
 				URL: "https://example.com/"})
 			return err
 		}},
 		{"Bulk", func(ctx context.Context, s *stack) error {
-			result, err := admin.New(s.redis, s.prefix).Bulk().Cancel(ctx, s.queue, admin.BulkFilter{Prefix: "before"},
+			result, err := s.operator().Bulk().Cancel(ctx, s.queue, admin.BulkFilter{Prefix: "before"},
 				admin.BulkOptions{})
 			return want(err, "cancelled", result.Changed, 3)
 		}},
 		{"DeleteQueue", func(ctx context.Context, s *stack) error {
-			_, err := admin.New(s.redis, s.prefix).DeleteQueue(ctx, s.queue, true)
+			_, err := s.operator().DeleteQueue(ctx, s.queue, true)
 			return err
 		}},
 	}

@@ -125,7 +125,7 @@ func TestCancelRunningOnAClusterWithPartitions(t *testing.T) {
 		}
 	}
 	redistest.Want(t, "handlers that were told", len(causes), keys)
-	for l, err := range admin.New(p.redis, p.prefix).DeadLetters().List(t.Context(), p.queue, admin.LetterFilter{}) {
+	for l, err := range p.operator().DeadLetters().List(t.Context(), p.queue, admin.LetterFilter{}) {
 		t.Errorf("dead letter %+v, %v", l, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
@@ -37,6 +38,16 @@ type stack struct {
 	log    *slog.Logger
 	ledger *redistest.Ledger
 	logged map[string]int // lines of log files that are in the ledger
+}
+
+// operator returns an operator's handle on the queues of the stack.
+func (s *stack) operator() *admin.Admin {
+	s.t.Helper()
+	op, err := admin.New(s.redis, s.prefix)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return op
 }
 
 func newStack(t testing.TB, server *redistest.Server) *stack {

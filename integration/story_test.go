@@ -80,7 +80,7 @@ func TestStoriesTellWhatWasDone(t *testing.T) {
 	t.Parallel()
 	s := newStack(t, redistest.Own(t, "--appendonly", "yes"))
 	s.groups("g")
-	op, ctx := admin.New(s.redis, s.prefix), t.Context()
+	op, ctx := s.operator(), t.Context()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

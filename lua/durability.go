@@ -13,15 +13,18 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// MaxReplicas bounds Durability.Replicas.
-const MaxReplicas = 100
+// Bounds of a Durability.
+const (
+	MaxReplicas          = 100
+	MaxDurabilityTimeout = time.Minute
+)
 
 // Durability says what to wait for after a write was executed, before it counts as done. The zero value waits for
 // nothing.
 type Durability struct {
 	Fsync    bool          // the server has written its append-only file to disk (WAITAOF; Redis 7.2, any Valkey)
 	Replicas int           // so many replicas hold the write in memory (WAIT)
-	Timeout  time.Duration // how long the server waits for that
+	Timeout  time.Duration // how long the server waits for that, 1ms to 1m; 0 = the default of the caller
 }
 
 func (d Durability) waits() bool { return d.Fsync || d.Replicas > 0 }
@@ -60,12 +63,17 @@ func ParseDurability(text string) (d Durability, err error) {
 	return d, d.Validate()
 }
 
-// Validate refuses fewer than 0 or more than MaxReplicas replicas.
+// Validate refuses fewer than 0 or more than MaxReplicas replicas, and a Timeout that is set and not within 1ms to 1m.
 func (d Durability) Validate() error {
+	var errs []error
 	if d.Replicas < 0 || d.Replicas > MaxReplicas {
-		return Invalid("durability", fmt.Sprint("replicated=", d.Replicas), "must be between 0 and %d replicas", MaxReplicas)
+		errs = append(errs, Invalid("durability", fmt.Sprint("replicated=", d.Replicas), "must be between 0 and %d replicas",
+			MaxReplicas))
 	}
-	return nil
+	if d.Timeout != 0 {
+		errs = append(errs, Between("durability timeout", d.Timeout, time.Millisecond, MaxDurabilityTimeout))
+	}
+	return errors.Join(errs...)
 }
 
 // ErrNotDurable is in the chain of every *NotDurableError.

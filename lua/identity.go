@@ -56,6 +56,14 @@ func (i Identity) String() string {
 	return member
 }
 
+// CheckIdentity refuses an identity that ParseIdentity could not read back.
+func CheckIdentity(i Identity) error {
+	if _, ok := ParseIdentity(i.String()); !ok {
+		return Invalid("identity", i.ID, "must be made by NewIdentity")
+	}
+	return nil
+}
+
 // ParseIdentity parses a member. False: no bridge wrote it.
 func ParseIdentity(member string) (Identity, bool) {
 	if len(member) > MaxIdentityBytes {

@@ -3,7 +3,6 @@ package scheduler
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"time"
@@ -124,36 +123,18 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if c.Client == nil {
-		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
-	}
-	if c.Blocking == nil {
-		errs = append(errs, lua.Invalid("Blocking", "nil", "must be a rueidis client for blocked reads"))
-	}
-	errs = append(errs, lua.CheckPrefix(c.Prefix))
-	if _, ok := lua.ParseIdentity(c.Identity.String()); !ok {
-		errs = append(errs, lua.Invalid("Identity", c.Identity.ID, "must be one that lua.NewIdentity made"))
-	}
-	for _, d := range []struct {
-		name         string
-		value, least time.Duration
-	}{
-		{"HeartbeatInterval", c.HeartbeatInterval, time.Millisecond}, {"HeartbeatTimeout", c.HeartbeatTimeout,
-			2 * c.HeartbeatInterval},
-		{"WakeBlock", c.WakeBlock, 100 * time.Millisecond}, {"SurveyInterval", c.SurveyInterval, time.Millisecond},
-		{"DiscoverInterval", c.DiscoverInterval, time.Millisecond}, {"RegistryInterval", c.RegistryInterval, time.Millisecond},
-		{"Overdue", c.Overdue, time.Millisecond},
-	} {
-		if d.value < d.least {
-			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
-		}
-	}
-	if c.DrainLimit < 1 || c.DrainLimit > maxDrain {
-		errs = append(errs, fmt.Errorf("DrainLimit is %d: must be between 1 and %d", c.DrainLimit, maxDrain))
-	}
-	if c.DrainMaxBytes < 1 {
-		errs = append(errs, fmt.Errorf("DrainMaxBytes is %d: must be positive", c.DrainMaxBytes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(
+		lua.Required("redis", c.Client != nil && c.Blocking != nil),
+		lua.CheckPrefix(c.Prefix),
+		lua.CheckIdentity(c.Identity),
+		lua.AtLeast("HeartbeatInterval", c.HeartbeatInterval, time.Millisecond),
+		lua.AtLeast("HeartbeatTimeout", c.HeartbeatTimeout, 2*c.HeartbeatInterval),
+		lua.AtLeast("WakeBlock", c.WakeBlock, 100*time.Millisecond),
+		lua.AtLeast("SurveyInterval", c.SurveyInterval, time.Millisecond),
+		lua.AtLeast("DiscoverInterval", c.DiscoverInterval, time.Millisecond),
+		lua.AtLeast("RegistryInterval", c.RegistryInterval, time.Millisecond),
+		lua.AtLeast("Overdue", c.Overdue, time.Millisecond),
+		lua.Between("DrainLimit", c.DrainLimit, 1, maxDrain),
+		lua.AtLeast("DrainMaxBytes", c.DrainMaxBytes, 1),
+	)
 }

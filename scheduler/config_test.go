@@ -11,13 +11,13 @@ import (
 func TestConfigErrorsComeAllAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := producer.New(producer.Config{Prefix: "a{b", MaxCommit: -1, MaxCommitBytes: -1})
-	for _, want := range []string{"Client", "prefix", "MaxCommit is -1", "MaxCommitBytes is -1"} {
+	for _, want := range []string{"redis", "prefix", `MaxCommit "-1"`, `MaxCommitBytes "-1"`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("producer: %v does not name %s", err, want)
 		}
 	}
 	_, err = New(Config{HeartbeatTimeout: time.Second, WakeBlock: 1, DrainLimit: 20_000, DrainMaxBytes: -1, SurveyInterval: -1})
-	for _, want := range []string{"Client", "Blocking", "HeartbeatTimeout is 1s: must be at least 2s", "WakeBlock", "DrainLimit",
+	for _, want := range []string{"redis", `HeartbeatTimeout "1s": must be at least 2s`, "WakeBlock", "DrainLimit",
 		"DrainMaxBytes", "SurveyInterval"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("scheduler: %v does not name %s", err, want)

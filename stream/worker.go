@@ -126,10 +126,10 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 	c.Policies = cmp.Or(c.Policies, NewPolicyReader(c.Prefix))
 	c.Concurrency = cmp.Or(c.Concurrency, DefaultConcurrency)
 	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, DefaultShutdownTimeout)
-	c.CancelGrace = cmp.Or(max(0, c.CancelGrace), DefaultCancelGrace)
-	c.AbandonAfter = cmp.Or(max(0, c.AbandonAfter), DefaultAbandonAfter)
+	c.CancelGrace = cmp.Or(c.CancelGrace, DefaultCancelGrace)
+	c.AbandonAfter = cmp.Or(c.AbandonAfter, DefaultAbandonAfter)
 	c.MaxAbandoned = max(0, cmp.Or(c.MaxAbandoned, max(c.Concurrency, LeastMaxAbandoned)))
-	c.Block = cmp.Or(max(0, c.Block), DefaultBlock)
+	c.Block = cmp.Or(c.Block, DefaultBlock)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Consumer == "" {
 		host, _ := os.Hostname()
@@ -139,27 +139,24 @@ func (c WorkerConfig) withDefaults() WorkerConfig {
 }
 
 func (c WorkerConfig) validate() error {
-	var errs []error
-	if c.Client == nil || c.Blocking == nil {
-		errs = append(errs, lua.Invalid("clients", "nil", "Client and Blocking are required"))
-	}
-	if c.Handler == nil {
-		errs = append(errs, lua.Invalid("handler", "nil", "is required"))
-	}
-	if c.Concurrency < 1 || c.Concurrency > MaxConcurrency {
-		errs = append(errs, lua.Invalid("concurrency", fmt.Sprint(c.Concurrency), "must be between 1 and %d", MaxConcurrency))
-	}
-	if c.HandlerTimeout < 0 || c.HandlerTimeout > lua.MaxDelay {
-		errs = append(errs, lua.Invalid("handler timeout", c.HandlerTimeout.String(), "must be between 0 and %s", lua.MaxDelay))
-	}
-	if c.MaxAbandoned > MaxConcurrency {
-		errs = append(errs, lua.Invalid("max abandoned", fmt.Sprint(c.MaxAbandoned), "must be at most %d", MaxConcurrency))
+	errs := []error{
+		lua.Required("redis", c.Client != nil && c.Blocking != nil),
+		lua.CheckPrefix(c.Prefix),
+		c.validateQueues(),
+		lua.CheckGroup(c.Group),
+		lua.CheckConsumer(c.Consumer),
+		lua.Required("handler", c.Handler != nil),
+		lua.Between("concurrency", c.Concurrency, 1, MaxConcurrency),
+		lua.AtLeast("cancel grace", c.CancelGrace, 0),
+		lua.Between("handler timeout", c.HandlerTimeout, 0, lua.MaxDelay),
+		lua.AtLeast("abandon after", c.AbandonAfter, 0),
+		lua.Between("max abandoned", c.MaxAbandoned, 0, MaxConcurrency),
+		lua.AtLeast("block", c.Block, 0),
 	}
 	if c.Consumer == lua.ReclaimConsumer {
 		errs = append(errs, lua.Invalid("consumer", c.Consumer, "is the reclaimer's own name"))
 	}
-	return errors.Join(append(errs, lua.CheckPrefix(c.Prefix), c.validateQueues(), lua.CheckGroup(c.Group),
-		lua.CheckConsumer(c.Consumer))...)
+	return lua.Faults("worker", errs...)
 }
 
 // WorkerStats counts the outcomes of a worker's deliveries since it was made.
@@ -199,7 +196,7 @@ type Worker struct {
 func NewWorker(cfg WorkerConfig) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("worker: %w", err)
+		return nil, err
 	}
 	p := newPool(cfg.Concurrency, cfg.MaxAbandoned)
 	if len(cfg.Queues) == 0 {

@@ -313,7 +313,7 @@ func TestDeliveredButNeverSeenIsTakenUpWithoutBurningAnAttempt(t *testing.T) {
 
 func TestWorkerConfigNamesEveryFieldThatIsWrong(t *testing.T) {
 	_, err := NewWorker(WorkerConfig{Queue: "a b", Group: "", Concurrency: -1})
-	for _, text := range []string{"Client and Blocking", "handler", `queue "a b"`, "group", `concurrency "-1"`,
+	for _, text := range []string{"worker: redis", "handler", `queue "a b"`, "group", `concurrency "-1"`,
 		"must be between 1 and"} {
 		if err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("error does not name %q: %v", text, err)

@@ -2,7 +2,7 @@
 // settings and partitions, redrives and purges dead letters, deletes, exports and imports. The duestream command is
 // built on it.
 //
-//	a := admin.New(redis, "")
+//	a, err := admin.New(redis, "")
 //	stats, err := a.Stats(ctx, "emails")
 //	letters := a.DeadLetters()
 //	result, err := letters.RedriveMatching(ctx, "emails", admin.LetterFilter{Group: "sender"}, admin.RedriveOptions{Rate: 100})
@@ -38,9 +38,14 @@ type Admin struct {
 	old      bool            // write even if a live bridge of an earlier release may not serve it
 }
 
-// New returns a handle on the queues of a prefix; "" is the default prefix. Redis is not touched.
-func New(r *bridge.Redis, prefix string) *Admin {
-	return &Admin{redis: r, prefix: cmp.Or(prefix, lua.DefaultPrefix)}
+// New returns a handle on the queues of a prefix; "" is the default prefix. The error names all faults of the
+// arguments, each a *bridge.InvalidError. Redis is not touched.
+func New(r *bridge.Redis, prefix string) (*Admin, error) {
+	prefix = cmp.Or(prefix, lua.DefaultPrefix)
+	if err := lua.Faults("admin", lua.Required("redis", r != nil && r.Client != nil), lua.CheckPrefix(prefix)); err != nil {
+		return nil, err
+	}
+	return &Admin{redis: r, prefix: prefix}, nil
 }
 
 // Name returns the name of this process as an operator in the histories of queues.

@@ -18,7 +18,8 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 func Example() {
 	ctx, r, prefix, end := begin()
 	defer end()
-	a := admin.New(r, prefix)
+	a, err := admin.New(r, prefix)
+	check(err)
 
 	stats, err := a.Stats(ctx, "emails")
 	check(err)
@@ -39,7 +40,8 @@ func Example() {
 func ExampleAdmin_Locate() {
 	ctx, r, prefix, end := begin()
 	defer end()
-	a := admin.New(r, prefix)
+	a, err := admin.New(r, prefix)
+	check(err)
 
 	places, err := a.Locate(ctx, "emails", "reminder-1")
 	check(err)
@@ -57,7 +59,8 @@ func ExampleAdmin_Locate() {
 func ExampleAdmin_Pause() {
 	ctx, r, prefix, end := begin()
 	defer end()
-	a := admin.New(r, prefix)
+	a, err := admin.New(r, prefix)
+	check(err)
 
 	changed, err := a.Pause(ctx, "emails", true)
 	check(err)
@@ -72,7 +75,9 @@ func ExampleAdmin_Export() {
 	ctx, r, prefix, end := begin()
 	defer end()
 
-	export := admin.New(r, prefix).Export("emails", admin.RecordScheduled, admin.RecordReady, admin.RecordDead)
+	a, err := admin.New(r, prefix)
+	check(err)
+	export := a.Export("emails", admin.RecordScheduled, admin.RecordReady, admin.RecordDead)
 	for record, err := range export.Records(ctx) {
 		check(err)
 		fmt.Println(record.Kind, record.ID)

@@ -3,7 +3,6 @@ package gateway
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -94,23 +93,33 @@ type Gateway struct {
 	policy loop.Locks // by queue; held from the check of a policy's ETag until the policy is written
 }
 
-// New checks the configuration. Redis is not touched.
+func (c Config) withDefaults() Config {
+	c.Prefix = cmp.Or(c.Prefix, lua.DefaultPrefix)
+	c.MaxPayload = cmp.Or(c.MaxPayload, DefaultMaxPayload)
+	c.MaxRequests = cmp.Or(c.MaxRequests, DefaultMaxRequests)
+	c.MaxPolls = cmp.Or(c.MaxPolls, DefaultMaxPolls)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
+	return c
+}
+
+func (c Config) validate() error {
+	return lua.Faults("gateway",
+		lua.Required("redis", c.Redis != nil && c.Redis.Client != nil && c.Redis.Blocking != nil),
+		lua.Required("access", c.Access != nil),
+		lua.CheckPrefix(c.Prefix),
+		c.Durability.Validate(),
+		lua.Between("max payload", c.MaxPayload, 1, lua.MaxPayloadBytes),
+		lua.AtLeast("max polls", c.MaxPolls, 1),
+		lua.AtLeast("max requests", c.MaxRequests, 1),
+		lua.AtLeast("timeout", c.Timeout, time.Millisecond),
+	)
+}
+
+// New checks the configuration; the error names all its faults, each a *bridge.InvalidError. Redis is not touched.
 func New(cfg Config) (*Gateway, error) {
-	if cfg.Redis == nil || cfg.Access == nil {
-		return nil, errors.New("gateway: Redis and Access are required")
-	}
-	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
-	cfg.MaxPayload = cmp.Or(cfg.MaxPayload, DefaultMaxPayload)
-	cfg.MaxRequests = cmp.Or(cfg.MaxRequests, DefaultMaxRequests)
-	cfg.MaxPolls = cmp.Or(cfg.MaxPolls, DefaultMaxPolls)
-	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	if cfg.MaxPayload < 0 || cfg.MaxPayload > lua.MaxPayloadBytes {
-		return nil, lua.Invalid("max payload", "", "must be between 1 and %d bytes", lua.MaxPayloadBytes)
-	}
-	if err := lua.CheckPrefix(cfg.Prefix); err != nil {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: cfg.Redis, Prefix: cfg.Prefix, RetryTimeout: cfg.Timeout / 2,
@@ -118,13 +127,20 @@ func New(cfg Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{cfg: cfg, client: client, op: admin.New(cfg.Redis, cfg.Prefix), log: cfg.Logger,
+	op, err := admin.New(cfg.Redis, cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	puller, err := pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
+		Logger: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{cfg: cfg, client: client, op: op, log: cfg.Logger, puller: puller,
 		polls:  make(chan struct{}, cfg.MaxPolls),
 		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
 		waiting: share{most: cfg.MaxPolls / 4}, streams: share{most: cfg.MaxPolls / 4, inAll: cfg.MaxPolls},
-		bytes: share{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)},
-		puller: pull.New(pull.Config{Client: cfg.Redis.Client, Blocking: cfg.Redis.Blocking, Prefix: cfg.Prefix,
-			Logger: cfg.Logger})}
+		bytes: share{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)}}
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if cfg.AllowOldBridges {
 		g.op = g.op.AllowOldBridges()
@@ -133,9 +149,12 @@ func New(cfg Config) (*Gateway, error) {
 		g.op = g.op.Observed(cfg.Observer)
 	}
 	g.live = newLive(g.op, g.stopping, cfg.Timeout)
-	g.lmstfy = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
+	g.lmstfy, err = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
 		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
 		Hold: g.hold, Reading: g.reading, Answering: g.answering})
+	if err != nil {
+		return nil, err
+	}
 	g.mux = http.NewServeMux()
 	for _, one := range routes {
 		g.mux.HandleFunc(one.method+" "+one.pattern, func(w http.ResponseWriter, r *http.Request) {

@@ -83,7 +83,7 @@ func newRigAt(t *testing.T, redisURL, prefix string, with ...func(*Config)) *rig
 		t.Fatal(err)
 	}
 	t.Cleanup(rig.r.Close)
-	rig.op = admin.New(rig.r, prefix)
+	rig.op = redistest.Must(admin.New(rig.r, prefix))
 	store, err := access.Open(access.Config{Client: rig.r.Client, Prefix: prefix, Log: log})
 	if err != nil {
 		t.Fatal(err)

@@ -88,10 +88,10 @@ func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told boo
 	var observer bridge.Observer
 	if told {
 		most := 100_000
-		must(admin.New(r, prefix).WritePolicy(b.Context(), "q", "", admin.PolicyUpdate{History: &most}))
+		must(redistest.Must(admin.New(r, prefix)).WritePolicy(b.Context(), "q", "", admin.PolicyUpdate{History: &most}))
 	}
 	if observed {
-		observer = metrics.New(metrics.Config{})
+		observer = redistest.Must(metrics.New(metrics.Config{}))
 	}
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix})
 	must(err)
@@ -133,7 +133,7 @@ func deliverAll(b *testing.B, r *bridge.Redis, prefix string, observed, told boo
 
 // BenchmarkEvents measures the cost of reporting an event.
 func BenchmarkEvents(b *testing.B) {
-	s := metrics.New(metrics.Config{}).Series(observe.Worker, "q", "g")
+	s := redistest.Must(metrics.New(metrics.Config{})).Series(observe.Worker, "q", "g")
 	b.Run("count", func(b *testing.B) {
 		for b.Loop() {
 			s.Add(observe.Delivered, 1)

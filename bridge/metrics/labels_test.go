@@ -23,7 +23,7 @@ func pass(d time.Duration) { <-time.After(d) }
 func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 2})
+		m := redistest.Must(metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 2}))
 		of := func(queue string) observe.Series { return m.Series(observe.Bridge, queue, "") }
 		says := func(what string, want map[string]float64) {
 			t.Helper()
@@ -82,7 +82,7 @@ func TestLabelsOfQueuesThatAreGoneAreGivenBack(t *testing.T) {
 func TestWhoCountsAgainHasItsLabelBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m := metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 5})
+		m := redistest.Must(metrics.New(metrics.Config{MaxQueues: 2, MaxGroups: 5}))
 		a, b := m.Series(observe.Worker, "a", "g"), m.Series(observe.Worker, "b", "g")
 		a.Add(observe.Delivered, 5)
 		b.Add(observe.Delivered, 5)
@@ -137,7 +137,7 @@ func TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters(t *testing.T) {
 // Regression: a slow reader of a scrape blocked the counting of new series.
 func TestNobodyWaitsForASlowScrape(t *testing.T) {
 	t.Parallel()
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	everyPart(m, "q", "g")
 	out, done := make(chan prometheus.Metric), make(chan struct{})
 	go func() {

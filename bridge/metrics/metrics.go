@@ -1,7 +1,7 @@
 // Package metrics exports metrics for Prometheus: the events of clients, bridges and workers, and the state of queues.
 // docs/reference/metrics.md lists every metric.
 //
-//	m := metrics.New(metrics.Config{})
+//	m, err := metrics.New(metrics.Config{})
 //	prometheus.MustRegister(m)
 //	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Observer: m})
 //
@@ -56,9 +56,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.MaxQueues = cmp.Or(max(0, c.MaxQueues), DefaultMaxQueues)
-	c.MaxGroups = cmp.Or(max(0, c.MaxGroups), DefaultMaxGroups)
-	c.Timeout = cmp.Or(max(0, c.Timeout), DefaultTimeout)
+	c.MaxQueues = cmp.Or(c.MaxQueues, DefaultMaxQueues)
+	c.MaxGroups = cmp.Or(c.MaxGroups, DefaultMaxGroups)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Version = cmp.Or(c.Version, lua.NewIdentity("", 0, "").Version)
 	return c
@@ -79,16 +79,28 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// New returns a Metrics. Register it with Prometheus, and set it as the Observer of clients, bridges and workers.
-func New(cfg Config) *Metrics {
+func (c Config) validate() error {
+	return lua.Faults("metrics",
+		lua.AtLeast("max queues", c.MaxQueues, 1),
+		lua.AtLeast("max groups", c.MaxGroups, 1),
+		lua.AtLeast("timeout", c.Timeout, time.Millisecond),
+	)
+}
+
+// New returns a Metrics. Register it with Prometheus, and set it as the Observer of clients, bridges and workers. The
+// error names all faults of the configuration, each a *bridge.InvalidError.
+func New(cfg Config) (*Metrics, error) {
 	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
 	m := &Metrics{cfg: cfg, names: newNames(cfg.MaxQueues, cfg.MaxGroups)}
 	m.events = newEvents(m.names, cfg.NativeHistograms)
 	m.state = newState(m.names, cfg.Timeout, cfg.Logger)
 	m.build = prometheus.MustNewConstMetric(prometheus.NewDesc("duestream_build_info",
 		"Version of duestream and of Go in this process; always 1.", []string{"version", "goversion"}, nil),
 		prometheus.GaugeValue, 1, cfg.Version, runtime.Version())
-	return m
+	return m, nil
 }
 
 // Series implements bridge.Observer.

@@ -33,7 +33,7 @@ func TestNamesAreCleanAndDocumented(t *testing.T) {
 	for _, row := range tableRow.FindAllStringSubmatch(string(document), -1) {
 		documented[row[1]] = strings.Trim(strings.ReplaceAll(row[3], " ", ""), "–")
 	}
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	descs := make(chan *prometheus.Desc, 200)
 	m.Describe(descs)
 	close(descs)
@@ -102,7 +102,7 @@ func everyPart(m *metrics.Metrics, queue, group string) {
 // Without a bound, a queue for each tenant would overload Prometheus.
 func TestNamesBeyondTheBoundAreOther(t *testing.T) {
 	t.Parallel()
-	m := metrics.New(metrics.Config{MaxQueues: 3, MaxGroups: 4})
+	m := redistest.Must(metrics.New(metrics.Config{MaxQueues: 3, MaxGroups: 4}))
 	series := 0
 	for i := range 1000 {
 		queue := fmt.Sprint("queue-", i)
@@ -163,7 +163,7 @@ func TestNamesThatNoLabelCanHoldAreOther(t *testing.T) {
 func TestNativeHistogramsAreOptIn(t *testing.T) {
 	t.Parallel()
 	for _, native := range []bool{false, true} {
-		m := metrics.New(metrics.Config{NativeHistograms: native})
+		m := redistest.Must(metrics.New(metrics.Config{NativeHistograms: native}))
 		m.Series(observe.Worker, "q", "g").AddTimed(observe.Handled, 1, 3000)
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(m)
@@ -183,7 +183,7 @@ func TestNativeHistogramsAreOptIn(t *testing.T) {
 }
 
 func TestEventsDoNotAllocate(t *testing.T) {
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	s := m.Series(observe.Worker, "q", "g")
 	m.Call("ack", 1, nil)
 	if n := testing.AllocsPerRun(100, func() {
@@ -207,7 +207,7 @@ func TestWithoutObserverNothingIsWrapped(t *testing.T) {
 // overflow.
 func TestDecadesOfLatenessAddUp(t *testing.T) {
 	t.Parallel()
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	s := m.Series(observe.Bridge, "q", "")
 	late := 56 * 365 * 24 * time.Hour
 	for range 100 {

@@ -35,7 +35,7 @@ func newRig(t *testing.T, url, prefix string, cfg metrics.Config) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return &rig{t, metrics.New(cfg), r, prefix}
+	return &rig{t, redistest.Must(metrics.New(cfg)), r, prefix}
 }
 
 // serve runs a bridge until the returned function is called, or the test ends.

@@ -114,7 +114,7 @@ func TestScrapeWithFewRights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := metrics.New(metrics.Config{})
+		m := redistest.Must(metrics.New(metrics.Config{}))
 		m.BridgeStarted(served(limited.Client, r.prefix, "q"))
 		if got := scrape(t, m); !c.check(got) {
 			t.Errorf("%s: %v", c.rights, got)
@@ -152,7 +152,7 @@ func TestConcurrentScrapesShareARead(t *testing.T) {
 	r := newRig(t, redistest.Shared(t).URL(), "none", metrics.Config{})
 	synctest.Test(t, func(t *testing.T) {
 		g := &gated{Client: r.redis.Client, gate: make(chan struct{})}
-		m := metrics.New(metrics.Config{})
+		m := redistest.Must(metrics.New(metrics.Config{}))
 		m.BridgeStarted(served(g, "p", "q"))
 		var scrapes sync.WaitGroup
 		var down atomic.Int64
@@ -198,7 +198,7 @@ func TestScrapeCostsFewRoundTrips(t *testing.T) {
 	for i := range 64 {
 		queues = append(queues, fmt.Sprint("q", i))
 	}
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	m.BridgeStarted(served(c, r.prefix, queues...))
 	spend := func(what string, trips, commands int64) {
 		t.Helper()
@@ -232,7 +232,7 @@ func TestOneWrongKeyHidesNoOtherQueue(t *testing.T) {
 	r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
 	r.do("SET", r.prefix+":{bad}:due", "x")
 	r.do("ZADD", r.prefix+":{good}:due", "1", "m")
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	m.BridgeStarted(served(r.redis.Client, r.prefix, "bad", "good"))
 	got := scrape(t, m)
 	if _, there := got["scheduled{queue=bad}"]; there || got["unreadable_partitions"] != 1 || got["up"] != 1 ||
@@ -259,7 +259,7 @@ func TestPartitionsAddUpOverBridges(t *testing.T) {
 	}
 	sum := map[string]float64{}
 	for _, owned := range [][]string{all[:1], all[1:]} {
-		m := metrics.New(metrics.Config{})
+		m := redistest.Must(metrics.New(metrics.Config{}))
 		m.BridgeStarted(served(r.redis.Client, r.prefix, owned...))
 		for name, v := range scrape(t, m) {
 			sum[name] += v

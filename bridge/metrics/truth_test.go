@@ -115,7 +115,7 @@ func TestGaugesAreAFullCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		t.Parallel()
 		r := newRig(t, server.URL(), server.Prefix(t), metrics.Config{})
-		operator := admin.New(r.redis, r.prefix)
+		operator := redistest.Must(admin.New(r.redis, r.prefix))
 		client := r.client()
 		for _, group := range []string{"g", "h"} {
 			if _, err := bridge.CreateGroup(t.Context(), r.redis, r.prefix, "q", group); err != nil {
@@ -219,7 +219,7 @@ func TestOperatorsAreCounted(t *testing.T) {
 	for i := range 7 {
 		r.do("XADD", r.prefix+":{q}:dead", fmt.Sprint(i+1, "-0"), "id", fmt.Sprint(i), "payload", "", "group", "g", "reason", "max_attempts")
 	}
-	letters := admin.New(r.redis, r.prefix).Observed(r.metrics).DeadLetters()
+	letters := redistest.Must(admin.New(r.redis, r.prefix)).Observed(r.metrics).DeadLetters()
 	redrive := func(names ...string) {
 		t.Helper()
 		if result, err := letters.Redrive(t.Context(), "q", names, admin.RedriveOptions{}); err != nil || result.Scheduled == 0 {

@@ -85,17 +85,19 @@ type line struct {
 	done    chan struct{}
 }
 
-// NewRunner checks the configuration. Redis is not touched before Run.
+// NewRunner checks the configuration; the error names all its faults, each a *bridge.InvalidError. Redis is not touched
+// before Run.
 func NewRunner(cfg Config) (*Runner, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
-	cfg.LookInterval = cmp.Or(max(0, cfg.LookInterval), DefaultLookInterval)
+	cfg.LookInterval = cmp.Or(cfg.LookInterval, DefaultLookInterval)
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if cfg.Redis == nil {
-		return nil, errors.New("push: Redis is required")
-	}
-	if err := lua.CheckPrefix(cfg.Prefix); err != nil {
-		return nil, fmt.Errorf("push: %w", err)
+	if err := lua.Faults("push",
+		lua.Required("redis", cfg.Redis != nil && cfg.Redis.Client != nil && cfg.Redis.Blocking != nil),
+		lua.CheckPrefix(cfg.Prefix),
+		lua.AtLeast("look interval", cfg.LookInterval, time.Millisecond),
+	); err != nil {
+		return nil, err
 	}
 	return &Runner{
 		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix), running: map[place]*line{}, broken: map[place]string{},

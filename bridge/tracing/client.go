@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/lua"
 )
 
 // Client is a bridge.Client that makes a span, "schedule <queue>", for each call that schedules messages. The
@@ -21,12 +22,16 @@ type Client struct {
 	tracer *tracer // nil = off
 }
 
-// NewClient returns a client that traces the calls of the given one. Closing it closes the given one.
-func NewClient(client *bridge.Client, c Config) *Client {
-	if c.Provider == nil {
-		return &Client{Client: client}
+// NewClient returns a client that traces the calls of the given one, which is required: *bridge.InvalidError. Closing
+// it closes the given one.
+func NewClient(client *bridge.Client, c Config) (*Client, error) {
+	if err := lua.Faults("tracing", lua.Required("client", client != nil)); err != nil {
+		return nil, err
 	}
-	return &Client{client, newTracer(c)}
+	if c.Provider == nil {
+		return &Client{Client: client}, nil
+	}
+	return &Client{client, newTracer(c)}, nil
 }
 
 func (t *tracer) schedules(ctx context.Context, queue string) (context.Context, trace.Span) {

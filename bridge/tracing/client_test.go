@@ -56,7 +56,7 @@ func TestMessageCarriesTheSpanThatScheduledIt(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
 	provider, spans := memory(t)
-	c := tracing.NewClient(newClient(t, r, prefix), tracing.Config{Provider: provider})
+	c := redistest.Must(tracing.NewClient(newClient(t, r, prefix), tracing.Config{Provider: provider}))
 	ctx, request := provider.Tracer("shop").Start(t.Context(), "POST /orders")
 	ctx = baggage.ContextWithBaggage(ctx, must(baggage.Parse("tenant=acme")))
 	receipt, err := c.Schedule(ctx, "orders", []byte("four"), bridge.In(time.Hour), bridge.WithID("m"),
@@ -111,7 +111,7 @@ func TestRefusedMessageIsAnErrorOfItsSpan(t *testing.T) {
 	t.Parallel()
 	r, prefix := dial(t)
 	provider, spans := memory(t)
-	c := tracing.NewClient(newClient(t, r, prefix), tracing.Config{Provider: provider})
+	c := redistest.Must(tracing.NewClient(newClient(t, r, prefix), tracing.Config{Provider: provider}))
 	if _, err := c.Schedule(t.Context(), "no such/name", nil); !errors.Is(err, bridge.ErrInvalid) {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestClientThatRecordsNothing(t *testing.T) {
 	ctx := trace.ContextWithSpanContext(t.Context(),
 		trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}}))
 	for id, c := range map[string]tracing.Config{"off": {}, "noop": {Provider: noop.NewTracerProvider()}} {
-		client := tracing.NewClient(plain, c)
+		client := redistest.Must(tracing.NewClient(plain, c))
 		if _, err := client.Schedule(ctx, "orders", nil, bridge.WithID(id), bridge.In(time.Hour),
 			bridge.Header("a", "b")); err != nil {
 			t.Fatal(err)

@@ -3,7 +3,7 @@
 // the program brings the SDK and an exporter, as for its other spans.
 //
 //	config := tracing.Config{Provider: otel.GetTracerProvider()}
-//	client := tracing.NewClient(bridgeClient, config)                      // a span for each call that schedules
+//	client, err := tracing.NewClient(bridgeClient, config)                 // a span for each call that schedules
 //	worker, err := bridge.NewWorker(tracing.Worker(workerConfig, config)) // spans for each delivery
 //
 // A message carries its trace in the W3C headers traceparent, tracestate and baggage. A producer in any language takes

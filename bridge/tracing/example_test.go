@@ -31,7 +31,7 @@ func Example() {
 	r := must(bridge.Dial(ctx, url))
 	defer r.Close()
 	plain := must(bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix}))
-	client := tracing.NewClient(plain, config)
+	client := must(tracing.NewClient(plain, config))
 	defer client.Close()
 	must(client.Schedule(ctx, "orders", []byte("charge 9.99"), bridge.In(50*time.Millisecond)))
 

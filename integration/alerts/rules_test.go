@@ -161,7 +161,7 @@ func exported(t testing.TB) map[string]metric {
 	}
 	described := regexp.MustCompile(`fqName: "([^"]*)".*variableLabels: \{([^}]*)\}`)
 	descs := make(chan *prometheus.Desc, 200)
-	metrics.New(metrics.Config{}).Describe(descs)
+	redistest.Must(metrics.New(metrics.Config{})).Describe(descs)
 	close(descs)
 	all := map[string]metric{}
 	for d := range descs {

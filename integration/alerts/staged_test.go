@@ -103,7 +103,7 @@ func raise(t *testing.T) *theatre {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	m := metrics.New(metrics.Config{})
+	m := redistest.Must(metrics.New(metrics.Config{}))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m)
 	producer := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -113,7 +113,8 @@ func raise(t *testing.T) *theatre {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	s := &theatre{server: server, clock: clock, redis: r, admin: admin.New(r, "").Observed(m), client: client, metrics: m,
+	op := redistest.Must(admin.New(r, "")).Observed(m)
+	s := &theatre{server: server, clock: clock, redis: r, admin: op, client: client, metrics: m,
 		dir:     t.TempDir(),
 		bridges: [2]string{freeAddr(t), freeAddr(t)}, worker: freeAddr(t), kills: map[string]func(){}}
 	s.watcher = &watcher{t: t}

@@ -138,13 +138,13 @@ func (c *controller) setUp() error {
 		return err
 	}
 	defer r.Close()
-	if err := admin.New(r, prefix).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
+	if err := redistest.Must(admin.New(r, prefix)).WriteDefaults(ctx, policy(c.cfg.Visibility)); err != nil {
 		return err
 	}
-	if err := admin.New(r, prefix).WritePolicy(ctx, queueMain, "", mainPolicy()); err != nil {
+	if err := redistest.Must(admin.New(r, prefix)).WritePolicy(ctx, queueMain, "", mainPolicy()); err != nil {
 		return err
 	}
-	if _, err := admin.New(r, prefix).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
+	if _, err := redistest.Must(admin.New(r, prefix)).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
 		return err
 	}
 	for _, queue := range []string{queueMain, queueSide} {

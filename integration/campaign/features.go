@@ -12,6 +12,7 @@ import (
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -232,7 +233,7 @@ func (p part) sweep(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	ctx, cancel := context.WithTimeout(context.Background(), bulkWait)
 	defer cancel()
 	b := &bulkRun{l: l, verb: verbCancel}
-	_, err := admin.New(r, p.Prefix).Bulk().Cancel(ctx, queueMain,
+	_, err := redistest.Must(admin.New(r, p.Prefix)).Bulk().Cancel(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkCancels}},
 		b.options(admin.BulkOptions{Rate: float64(100 * random.IntN(3))}))
 	b.end(err, func(string) int64 { return 0 })
@@ -243,7 +244,7 @@ func (p part) shift(r *bridge.Redis, l *ledger, random *rand.Rand) {
 	defer cancel()
 	b := &bulkRun{l: l, verb: verbMove}
 	most := time.Duration(random.IntN(3)) * 200 * time.Millisecond
-	result, err := admin.New(r, p.Prefix).Bulk().Reschedule(ctx, queueMain,
+	result, err := redistest.Must(admin.New(r, p.Prefix)).Bulk().Reschedule(ctx, queueMain,
 		admin.BulkFilter{Headers: map[string]string{headerBulk: bulkMoves}}, time.Second, time.Time{},
 		b.options(admin.BulkOptions{Spread: most}))
 	b.end(err, func(id string) int64 { return result.To.Add(lua.SpreadOf(id, most)).UnixMilli() })

@@ -46,7 +46,11 @@ func (p part) show(log *slog.Logger) (*shown, error) {
 	if !p.Metrics {
 		return nil, nil
 	}
-	s := &shown{metrics: metrics.New(metrics.Config{Timeout: 500 * time.Millisecond, Logger: log}), ledger: p.Ledger}
+	m, err := metrics.New(metrics.Config{Timeout: 500 * time.Millisecond, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s := &shown{metrics: m, ledger: p.Ledger}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.metrics)
 	s.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{DisableCompression: true})

@@ -14,6 +14,7 @@ import (
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/integration/acl"
 	"github.com/duestream/duestream/integration/before"
+	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -268,7 +269,7 @@ func (m *mover) rollBackQueues(hits []string) error {
 		}
 		defer r.Close()
 		for _, queue := range []string{queueMain, queueSide} {
-			if _, err := admin.New(r, prefix).RollBackQueue(ctx, queue, false); err != nil {
+			if _, err := redistest.Must(admin.New(r, prefix)).RollBackQueue(ctx, queue, false); err != nil {
 				return err.Error(), nil
 			}
 		}
@@ -291,7 +292,8 @@ func (m *mover) limit() error {
 	}
 	defer r.Close()
 	rate, limit := bridge.Rate("5000/s"), 20_000
-	return admin.New(r, prefix).WritePolicy(ctx, queueMain, "", admin.PolicyUpdate{Rate: &rate, ReadyLimit: &limit})
+	change := admin.PolicyUpdate{Rate: &rate, ReadyLimit: &limit}
+	return redistest.Must(admin.New(r, prefix)).WritePolicy(ctx, queueMain, "", change)
 }
 
 // recur creates another recurrence, which ends with the load. After the load it does nothing.

@@ -73,7 +73,7 @@ func (r *rig) letters(t *testing.T, f *fuse) {
 	ctx, payload := l.ctx(), []byte("edited")
 
 	again(t, r, f, func(redis *bridge.Redis) error {
-		d := admin.New(redis, r.prefix).DeadLetters()
+		d := operator(redis, r.prefix).DeadLetters()
 		for _, text := range []string{"of one", "of two"} {
 			o := admin.RedriveOptions{Progress: func(done, total int) {}}
 			if _, err := d.RedriveMatching(ctx, l.queue, admin.LetterFilter{ErrorText: text}, o); err != nil {
@@ -111,13 +111,13 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	defaults := bridge.DefaultPolicy()
 	defaults.RetryMax = 11 * time.Minute
 	again(t, r, f, func(redis *bridge.Redis) error {
-		if err := admin.New(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
+		if err := operator(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
 			return err
 		}
-		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "", admin.PolicyUpdate{MaxAttempts: &most}); err != nil {
+		if err := operator(redis, r.prefix).WritePolicy(ctx, l.queue, "", admin.PolicyUpdate{MaxAttempts: &most}); err != nil {
 			return err
 		}
-		if err := admin.New(redis, r.prefix).WritePolicy(ctx, l.queue, "a",
+		if err := operator(redis, r.prefix).WritePolicy(ctx, l.queue, "a",
 			admin.PolicyUpdate{VisibilityTimeout: &visibility}); err != nil {
 			return err
 		}
@@ -126,7 +126,7 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 	})
 	want := defaults
 	want.VisibilityTimeout, want.MaxAttempts = visibility, most
-	got, warning, err := admin.New(r.redis, r.prefix).ReadPolicy(ctx, l.queue, "a")
+	got, warning, err := operator(r.redis, r.prefix).ReadPolicy(ctx, l.queue, "a")
 	if err := errors.Join(warning, err); err != nil || got != want {
 		t.Errorf("the policy is %+v, and must be %+v: %v", got, want, err)
 	}
@@ -154,7 +154,7 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 			}
 		}
 		for _, id := range []string{"dead", "held", "later", "unknown"} {
-			places, err := admin.New(redis, r.prefix).Locate(ctx, l.queue, id)
+			places, err := operator(redis, r.prefix).Locate(ctx, l.queue, id)
 			found := []string{}
 			for _, p := range places {
 				found = append(found, fmt.Sprint(p.State, p.Group, p.Consumer))
@@ -164,19 +164,19 @@ func (r *rig) reading(t *testing.T, f *fuse) {
 			}
 			tell("place of "+id, found, err)
 		}
-		stats, err := admin.New(redis, r.prefix).Stats(ctx, l.queue)
+		stats, err := operator(redis, r.prefix).Stats(ctx, l.queue)
 		tell("scheduled and dead", []int64{stats.Scheduled, stats.Dead}, err)
-		pending, err := admin.New(redis, r.prefix).Pending(ctx, l.queue, "a", admin.PendingFilter{}, 10)
+		pending, err := operator(redis, r.prefix).Pending(ctx, l.queue, "a", admin.PendingFilter{}, 10)
 		held := []string{}
 		for _, one := range pending {
 			held = append(held, one.ID+" at "+one.Consumer)
 		}
 		tell("pending", held, err)
-		n, err := admin.New(redis, r.prefix).DeadLetters().Count(ctx, l.queue, admin.LetterFilter{})
+		n, err := operator(redis, r.prefix).DeadLetters().Count(ctx, l.queue, admin.LetterFilter{})
 		tell("letters", n, err)
-		consumers, err := admin.New(redis, r.prefix).Consumers(ctx, l.queue, "a")
+		consumers, err := operator(redis, r.prefix).Consumers(ctx, l.queue, "a")
 		tell("consumers", len(consumers), err)
-		bridges, err := admin.New(redis, r.prefix).Bridges(ctx)
+		bridges, err := operator(redis, r.prefix).Bridges(ctx)
 		tell("bridges", len(bridges), err)
 		return truth
 	}

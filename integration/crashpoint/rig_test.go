@@ -51,6 +51,11 @@ func (r *rig) of(t testing.TB) *rig {
 	return &own
 }
 
+// operator returns an operator's handle on the queues of a prefix.
+func operator(redis *bridge.Redis, prefix string) *admin.Admin {
+	return redistest.Must(admin.New(redis, prefix))
+}
+
 // bridge runs a bridge until it is stopped or the test ends.
 func (r *rig) bridge(redis *bridge.Redis) *process {
 	b, err := bridge.NewBridge(bridge.Config{Redis: redis, Prefix: r.prefix, AnyServer: true, Defaults: bridge.Policy{
@@ -142,7 +147,7 @@ func (l *load) groups(names ...string) {
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
-	l.must(admin.New(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, admin.PolicyUpdate{VisibilityTimeout: &visibility}))
+	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, admin.PolicyUpdate{VisibilityTimeout: &visibility}))
 }
 
 // message returns a message whose content follows from its ID.
@@ -278,7 +283,7 @@ func (l *load) rest(groups ...string) redistest.Result {
 // deadLetters returns the dead letters as "group/id reason".
 func (l *load) deadLetters() []string {
 	var list []string
-	for letter, err := range admin.New(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, admin.LetterFilter{}) {
+	for letter, err := range operator(l.redis, l.prefix).DeadLetters().List(l.ctx(), l.queue, admin.LetterFilter{}) {
 		l.must(err)
 		list = append(list, fmt.Sprintf("%s/%s %s", letter.Group, letter.ID, letter.Reason))
 	}

@@ -68,7 +68,7 @@ func LoadFunctions(t testing.TB, server *redistest.Server) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if _, err := admin.New(r, "").LoadFunctions(t.Context(), "", false); err != nil {
+	if _, err := redistest.Must(admin.New(r, "")).LoadFunctions(t.Context(), "", false); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -77,7 +77,7 @@ func TestQueueWithPartitionsDoesWhatTheModelSays(t *testing.T) {
 
 func newWhole(t *rapid.T, redis *bridge.Redis, prefix string, counts tally) *whole {
 	w := &whole{T: t, redis: redis, prefix: prefix, queue: "q", tally: counts, serials: new(int), book: newLedger(),
-		admin: admin.New(redis, prefix), counts: lua.Counts{1}}
+		admin: redistest.Must(admin.New(redis, prefix)), counts: lua.Counts{1}}
 	w.book.whole = w.lost
 	w.addPart()
 	w.connect()
@@ -94,7 +94,7 @@ func (w *whole) connect() {
 		panic(err)
 	}
 	w.client = client
-	w.puller = pull.New(pull.Config{Client: w.redis.Client, Blocking: w.redis.Blocking, Prefix: w.prefix})
+	w.puller = redistest.Must(pull.New(pull.Config{Client: w.redis.Client, Blocking: w.redis.Blocking, Prefix: w.prefix}))
 }
 
 func (w *whole) addPart() {

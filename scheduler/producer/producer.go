@@ -28,8 +28,6 @@ const (
 )
 
 const (
-	maxDurabilityTimeout = time.Minute
-
 	maxCommit       = 10_000          // bounds the work of one script call (G7)
 	tryTimeout      = 5 * time.Second // of one script call
 	tokenWindow     = time.Minute     // the least one; a token must outlive the repeats of its commit
@@ -96,23 +94,9 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	var errs []error
-	if c.Client == nil {
-		errs = append(errs, lua.Invalid("Client", "nil", "must be a rueidis client"))
-	}
-	errs = append(errs, lua.CheckPrefix(c.Prefix), lua.CheckActor(c.Name))
-	if c.MaxCommit < 1 || c.MaxCommit > maxCommit {
-		errs = append(errs, fmt.Errorf("MaxCommit is %d: must be between 1 and %d", c.MaxCommit, maxCommit))
-	}
-	if c.MaxCommitBytes < 1 {
-		errs = append(errs, fmt.Errorf("MaxCommitBytes is %d: must be positive", c.MaxCommitBytes))
-	}
-	errs = append(errs, c.Durability.Validate())
-	if c.Durability.Timeout < time.Millisecond || c.Durability.Timeout > maxDurabilityTimeout {
-		errs = append(errs, lua.Invalid("durability timeout", c.Durability.Timeout.String(), "must be between 1ms and %s",
-			maxDurabilityTimeout))
-	}
-	return errors.Join(errs...)
+	return errors.Join(lua.Required("redis", c.Client != nil), lua.CheckPrefix(c.Prefix), lua.CheckActor(c.Name),
+		lua.Between("MaxCommit", c.MaxCommit, 1, maxCommit), lua.AtLeast("MaxCommitBytes", c.MaxCommitBytes, 1),
+		c.Durability.Validate())
 }
 
 // Producer puts messages into the schedule. All methods are safe for concurrent use. It keeps some hundred bytes for

@@ -87,21 +87,15 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	errs := []error{lua.CheckPrefix(c.Prefix)}
-	if c.Client == nil {
-		errs = append(errs, errors.New("a rueidis client is required: Client is nil"))
-	}
-	for _, d := range []struct {
-		name         string
-		value, least time.Duration
-	}{
-		{"KeepMin", c.KeepMin, time.Millisecond}, {"KeepMax", c.KeepMax, c.KeepMin}, {"QuietMax", c.QuietMax, c.KeepMax},
-		{"TidyInterval", c.TidyInterval, time.Millisecond}, {"PatrolInterval", c.PatrolInterval, time.Millisecond},
-		{"ConsumerIdle", c.ConsumerIdle, time.Millisecond},
-	} {
-		if d.value < d.least {
-			errs = append(errs, fmt.Errorf("%s is %s: must be at least %s", d.name, d.value, d.least))
-		}
+	errs := []error{
+		lua.Required("redis", c.Client != nil),
+		lua.CheckPrefix(c.Prefix),
+		lua.AtLeast("KeepMin", c.KeepMin, time.Millisecond),
+		lua.AtLeast("KeepMax", c.KeepMax, c.KeepMin),
+		lua.AtLeast("QuietMax", c.QuietMax, c.KeepMax),
+		lua.AtLeast("TidyInterval", c.TidyInterval, time.Millisecond),
+		lua.AtLeast("PatrolInterval", c.PatrolInterval, time.Millisecond),
+		lua.AtLeast("ConsumerIdle", c.ConsumerIdle, time.Millisecond),
 	}
 	if c.Defaults != (stream.Policy{}) {
 		if err := c.Defaults.Validate(); err != nil {
@@ -135,7 +129,7 @@ type Keeper struct {
 func New(cfg Config) (*Keeper, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, err
 	}
 	k := &Keeper{
 		cfg: cfg, state: loop.Reporter{Log: cfg.Logger, Activity: "looking at busy queues"}, wake: make(chan struct{}, 1),

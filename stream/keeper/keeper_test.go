@@ -333,7 +333,7 @@ func TestDestroyedGroupIsNoError(t *testing.T) {
 
 func TestConfigIsRefusedAsAWhole(t *testing.T) {
 	_, err := New(Config{Prefix: "a{b", KeepMin: -1, KeepMax: time.Second, QuietMax: time.Millisecond})
-	for _, part := range []string{"prefix", "Client", "KeepMin", "QuietMax"} {
+	for _, part := range []string{"prefix", "redis", "KeepMin", "QuietMax"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%q is not in: %v", part, err)
 		}

@@ -53,16 +53,20 @@ type Puller struct {
 	making loop.Locks // of queues on which a group is being created
 }
 
-// New returns a Puller. It does not touch Redis.
-func New(cfg Config) *Puller {
+// New checks the configuration; the error names all its faults. It does not touch Redis.
+func New(cfg Config) (*Puller, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
 	cfg.Consumer = cmp.Or(cfg.Consumer, DefaultConsumer)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if err := lua.Faults("pull", lua.Required("redis", cfg.Client != nil && cfg.Blocking != nil), lua.CheckPrefix(cfg.Prefix),
+		lua.CheckConsumer(cfg.Consumer)); err != nil {
+		return nil, err
+	}
 	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{},
 		failing: map[sourceKey]string{}}
 	p.reader = tail.New(tail.Config{Client: cfg.Blocking, Block: readBlock, Count: 1, Log: cfg.Logger,
 		Activity: "wait for messages", Added: p.added, Broken: func(error) {}})
-	return p
+	return p, nil
 }
 
 // Request describes what a caller wants.

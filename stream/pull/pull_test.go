@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
@@ -33,7 +35,7 @@ func newRig(t *testing.T, s *redistest.Server) *rig {
 
 func newPuller(t *testing.T, r *queuetest.Rig) *Puller {
 	t.Helper()
-	p := New(Config{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix})
+	p := redistest.Must(New(Config{Client: r.Client, Blocking: r.Blocking, Prefix: r.Prefix}))
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.Run(ctx) }()
@@ -435,7 +437,8 @@ func TestAReceiveMakesItsGroupInEveryPartition(t *testing.T) {
 
 func TestBadRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	p := New(Config{})
+	none := struct{ rueidis.Client }{} // a call panics
+	p := redistest.Must(New(Config{Client: none, Blocking: none}))
 	good := Request{Queues: []string{"q"}, Group: "g", Count: 1}
 	for field, change := range map[string]func(r *Request){
 		"queues":  func(r *Request) { r.Queues = nil },

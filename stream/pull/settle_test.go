@@ -140,7 +140,7 @@ func TestWhatIsFoundDoesNotWaitForMore(t *testing.T) {
 	path := s.Proxy(t)
 	slow := path.Client(t)
 	r := &rig{Rig: queuetest.New(t, s)}
-	r.Puller = New(Config{Client: slow, Blocking: slow, Prefix: r.Prefix})
+	r.Puller = redistest.Must(New(Config{Client: slow, Blocking: slow, Prefix: r.Prefix}))
 	r.pull(1, 0)
 	r.Do("HSET", lua.NewGlobals(r.Prefix).Queues, r.Queue, fmt.Sprint("1,", partitions))
 	for i := range partitions {

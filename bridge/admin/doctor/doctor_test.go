@@ -253,7 +253,7 @@ func TestDoctorNamesSettingsOfTheServer(t *testing.T) {
 		other := strings.Replace(admin.FunctionsLibrary("v0.0.1"), admin.FunctionsSource(), "000000000000", -1)
 		p.do("FUNCTION", "LOAD", other)
 		p.check("D601")
-		if _, err := admin.New(p.redis, "").LoadFunctions(t.Context(), "", false); err != nil {
+		if _, err := redistest.Must(admin.New(p.redis, "")).LoadFunctions(t.Context(), "", false); err != nil {
 			t.Fatal(err)
 		}
 		p.check("")

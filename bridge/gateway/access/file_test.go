@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/rueidis"
+
 	"github.com/duestream/duestream/integration/redistest"
 )
 
@@ -62,6 +64,7 @@ func TestAFileOfTokensIsFollowed(t *testing.T) {
 
 func TestAFileThatIsWrongIsRefusedWhole(t *testing.T) {
 	t.Parallel()
+	none := struct{ rueidis.Client }{} // a call panics
 	secret, d := newSecret()
 	_, other := newSecret()
 	const all = `"verbs":["publish"],"queues":["*"]`
@@ -87,12 +90,12 @@ func TestAFileThatIsWrongIsRefusedWhole(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := Open(Config{File: path})
+		s, err := Open(Config{Client: none, File: path})
 		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v, %v", what, s, err)
 		}
 	}
-	if _, err := Open(Config{File: t.TempDir()}); err == nil {
+	if _, err := Open(Config{Client: none, File: t.TempDir()}); err == nil {
 		t.Error("a directory")
 	}
 }

@@ -31,7 +31,7 @@ const (
 // ErrRefused: the secret is malformed, unknown, revoked or expired. The error does not tell which.
 var ErrRefused = errors.New("the token is refused")
 
-// Config configures a Store.
+// Config configures a Store. Client is required.
 type Config struct {
 	Client rueidis.Client
 	Prefix string       // "" is the default one
@@ -66,22 +66,24 @@ type entry struct {
 	err       error     // of the last lookup
 }
 
-// Open returns a Store, and reads the file of tokens if one is configured. Redis is not touched. It fails if the file
-// cannot be read or is wrong.
+// Open returns a Store, and reads the file of tokens if one is configured. Redis is not touched. The error names all
+// faults of the configuration, and those of a file that cannot be read or is wrong.
 func Open(cfg Config) (*Store, error) {
-	s := &Store{
-		client: cfg.Client, key: lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix)).Tokens, log: cfg.Log, now: time.Now,
-		known: map[digest]*entry{},
+	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
+	faults := []error{lua.Required("redis", cfg.Client != nil), lua.CheckPrefix(cfg.Prefix)}
+	var file *tokenFile
+	if cfg.File != "" {
+		var err error
+		file, err = openFile(cfg.File)
+		faults = append(faults, err)
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if err := lua.Faults("access", faults...); err != nil {
+		return nil, err
 	}
-	if cfg.File == "" {
-		return s, nil
-	}
-	var err error
-	s.file, err = openFile(cfg.File)
-	return s, err
+	return &Store{
+		client: cfg.Client, key: lua.NewGlobals(cfg.Prefix).Tokens, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
+		now: time.Now, file: file, known: map[digest]*entry{},
+	}, nil
 }
 
 // Authenticate returns the grant of a secret. It uses a cached answer younger than FreshFor, and otherwise asks Redis

@@ -1,6 +1,7 @@
 package lmstfy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -16,6 +17,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/lua"
 )
 
 const (
@@ -36,8 +38,12 @@ type adminServer struct {
 }
 
 // NewAdmin returns a handler for the API of lmstfy's admin listener, at AdminPaths. It does not authenticate: do that
-// in front of it. Redis is not touched.
-func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
+// in front of it. A nil log discards. It fails without an op. Redis is not touched.
+func NewAdmin(op *admin.Admin, version string, log *slog.Logger) (http.Handler, error) {
+	if err := lua.Faults("lmstfy", lua.Required("admin", op != nil)); err != nil {
+		return nil, err
+	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	a := &adminServer{op: op, version: version, log: log, places: make(chan struct{}, mostAdmin)}
 	mux := http.NewServeMux()
 	for pattern, answer := range map[string]func(*adminCall) (int, any, error){
@@ -55,7 +61,7 @@ func NewAdmin(op *admin.Admin, version string, log *slog.Logger) http.Handler {
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.answer(w, r, answer) })
 	}
-	return mux
+	return mux, nil
 }
 
 // AdminPaths returns the beginnings of the paths that NewAdmin serves.

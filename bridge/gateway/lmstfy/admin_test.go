@@ -31,7 +31,7 @@ type operators struct {
 func newOperators(t *testing.T) *operators {
 	t.Helper()
 	r := newRig(t)
-	s := httptest.NewServer(lmstfy.NewAdmin(r.op, "v1.2.3", slog.New(slog.NewTextHandler(t.Output(), nil))))
+	s := httptest.NewServer(redistest.Must(lmstfy.NewAdmin(r.op, "v1.2.3", slog.New(slog.NewTextHandler(t.Output(), nil)))))
 	t.Cleanup(s.Close)
 	return &operators{rig: r, base: s.URL}
 }
@@ -250,7 +250,8 @@ func TestOperatorsAreAnsweredSoManyAtATime(t *testing.T) {
 	}
 	t.Cleanup(redis.Close)
 	var said strings.Builder
-	h := lmstfy.NewAdmin(admin.New(redis, server.Prefix(t)), "v1", slog.New(slog.NewTextHandler(&said, nil)))
+	op := redistest.Must(admin.New(redis, server.Prefix(t)))
+	h := redistest.Must(lmstfy.NewAdmin(op, "v1", slog.New(slog.NewTextHandler(&said, nil))))
 	proxy.Stall(true)
 	answers := make(chan int, 17)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -39,12 +39,14 @@ func newMasters(t *testing.T) *masters {
 // server returns another Server, like that of a gateway that starts.
 func (m *masters) server() *Server {
 	m.t.Helper()
-	puller := pull.New(pull.Config{Client: m.redis.Client, Blocking: m.redis.Blocking, Prefix: prefixOfMasters})
+	puller := redistest.Must(pull.New(pull.Config{Client: m.redis.Client, Blocking: m.redis.Blocking,
+		Prefix: prefixOfMasters}))
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { puller.Run(ctx) })
 	m.t.Cleanup(func() { stop(); running.Wait() })
-	s := New(Config{Redis: m.redis, Prefix: prefixOfMasters, Admin: admin.New(m.redis, prefixOfMasters), Puller: puller,
+	op := redistest.Must(admin.New(m.redis, prefixOfMasters))
+	s := newServer(Config{Redis: m.redis, Prefix: prefixOfMasters, Admin: op, Puller: puller,
 		Timeout: 10 * time.Second})
 	if _, err := s.clock.now(m.t.Context()); err != nil {
 		m.t.Fatal(err)

@@ -101,7 +101,7 @@ func TestAQueueGetsItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	op := admin.New(r, server.Prefix(t))
+	op := redistest.Must(admin.New(r, server.Prefix(t)))
 	retryFor := time.Hour
 	if err := op.WritePolicy(t.Context(), "n:q", "", admin.PolicyUpdate{RetryFor: &retryFor}); err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func (f *faulty) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidi
 func newRigOf(t *testing.T, redis *bridge.Redis, prefix string) *rig {
 	t.Helper()
 	rig := &rig{t: t, r: redis, prefix: prefix}
-	rig.op = admin.New(rig.r, prefix)
+	rig.op = redistest.Must(admin.New(rig.r, prefix))
 	rig.token = rig.allow("ns", access.Verbs(), "ns:*")
 	rig.base, _ = rig.listen()
 	host, port, _ := net.SplitHostPort(strings.TrimPrefix(rig.base, "http://"))

@@ -63,9 +63,31 @@ type Server struct {
 	ensured map[string]time.Time // when each queue's settings were last checked
 }
 
-// New returns a Server. Redis is not touched.
-func New(cfg Config) *Server {
+func (c Config) validate() error {
+	return lua.Faults("lmstfy",
+		lua.Required("redis", c.Redis != nil && c.Redis.Client != nil),
+		lua.CheckPrefix(c.Prefix),
+		lua.Required("client", c.Client != nil),
+		lua.Required("admin", c.Admin != nil),
+		lua.Required("puller", c.Puller != nil),
+		lua.Required("access", c.Access != nil),
+		lua.AtLeast("timeout", c.Timeout, time.Millisecond),
+		lua.Required("hold", c.Hold != nil),
+		lua.Required("reading", c.Reading != nil),
+		lua.Required("answering", c.Answering != nil),
+	)
+}
+
+// New checks the configuration; the error names all its faults, each a *bridge.InvalidError. Redis is not touched.
+func New(cfg Config) (*Server, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return newServer(cfg), nil
+}
+
+func newServer(cfg Config) *Server {
 	s := &Server{cfg: cfg, log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)), ensured: map[string]time.Time{}}
 	s.clock.client = cfg.Redis.Client
 	return s

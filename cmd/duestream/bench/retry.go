@@ -36,7 +36,11 @@ func Retry(ctx context.Context, cfg RetryConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		low, high := retryMin, retryMax
-		err := admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "",
+		op, err := admin.New(r.Redis, r.Prefix)
+		if err != nil {
+			return Result{}, err
+		}
+		err = op.WritePolicy(ctx, r.Queue, "",
 			admin.PolicyUpdate{MaxAttempts: &cfg.Attempts, RetryMin: &low, RetryMax: &high})
 		if err != nil {
 			return Result{}, err

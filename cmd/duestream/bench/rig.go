@@ -179,7 +179,11 @@ func (r *rig) freed(ctx context.Context) error {
 
 // hold holds the queue, or releases it.
 func (r *rig) hold(ctx context.Context, held bool) error {
-	return admin.New(r.Redis, r.Prefix).WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
+	op, err := admin.New(r.Redis, r.Prefix)
+	if err != nil {
+		return err
+	}
+	return op.WritePolicy(ctx, r.Queue, "", admin.PolicyUpdate{Held: &held})
 }
 
 // group creates a group unless it exists.

@@ -83,7 +83,9 @@ var scheduleCompletely = []Case{
 			t.removeScripts()
 			t.taken(p, two)
 			t.holds(two)
-			_, err := admin.New(t.rig.redis, "").LoadFunctions(t.ctx, "conformance", false)
+			op, err := admin.New(t.rig.redis, "")
+			couldNot("connect", err)
+			_, err = op.LoadFunctions(t.ctx, "conformance", false)
 			couldNot("FUNCTION LOAD", err)
 			for end := time.Now().Add(looksAgain); t.ask(p, one).OK; {
 				if time.Now().After(end) {

@@ -84,6 +84,10 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 	if r.redis, err = bridge.Dial(ctx, r.url, func(opt *rueidis.ClientOption) { r.opt = *opt }); err != nil {
 		return err
 	}
+	op, err := admin.New(r.redis, r.prefix)
+	if err != nil {
+		return err
+	}
 	info, err := view.CheckServer(ctx, r.redis.Client)
 	if err != nil {
 		return err
@@ -99,12 +103,12 @@ func (r *rig) open(ctx context.Context, cfg *Config) (err error) {
 			return fmt.Errorf("CONFIG SET appendfsync: %w", err)
 		}
 		if cfg.Level == Complete {
-			if _, err := admin.New(r.redis, "").LoadFunctions(ctx, "conformance", false); err != nil {
+			if _, err := op.LoadFunctions(ctx, "conformance", false); err != nil {
 				return err
 			}
 		}
 	}
-	if err := admin.New(r.redis, r.prefix).WriteDefaults(ctx, cfg.policy()); err != nil {
+	if err := op.WriteDefaults(ctx, cfg.policy()); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r.redis, Prefix: r.prefix, Defaults: cfg.policy()})

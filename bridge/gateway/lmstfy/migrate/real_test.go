@@ -57,7 +57,7 @@ func TestARealServerIsMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	o := &old{t: t, c: redis.Client(t), op: admin.New(r, "")}
+	o := &old{t: t, c: redis.Client(t), op: redistest.Must(admin.New(r, ""))}
 
 	var mu sync.Mutex
 	want, acked := map[string][]byte{}, map[string]bool{}

@@ -34,7 +34,7 @@ func newOld(t *testing.T) *old {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	return &old{t: t, c: s.Client(t), op: admin.New(r, "")}
+	return &old{t: t, c: s.Client(t), op: redistest.Must(admin.New(r, ""))}
 }
 
 func (o *old) do(words ...string) rueidis.RedisResult {

@@ -65,7 +65,10 @@ func (a *App) UseAdmin(ctx context.Context, work func(*admin.Admin) error) error
 		return err
 	}
 	defer r.Close()
-	op := a.admin(r)
+	op, err := a.admin(r)
+	if err != nil {
+		return err
+	}
 	a.useServerClock(ctx, op)
 	return work(op)
 }
@@ -135,12 +138,12 @@ func (a *App) WithClient(
 }
 
 // admin returns the operator's handle.
-func (a *App) admin(r *bridge.Redis) *admin.Admin {
-	op := admin.New(r, a.Prefix)
-	if a.AllowOldBridges {
-		return op.AllowOldBridges()
+func (a *App) admin(r *bridge.Redis) (*admin.Admin, error) {
+	op, err := admin.New(r, a.Prefix)
+	if err == nil && a.AllowOldBridges {
+		op = op.AllowOldBridges()
 	}
-	return op
+	return op, err
 }
 
 // UseClient connects, and runs work with a client and the operator's handle.
@@ -150,7 +153,10 @@ func (a *App) UseClient(ctx context.Context, work func(*bridge.Client, *admin.Ad
 		return err
 	}
 	defer r.Close()
-	op := a.admin(r)
+	op, err := a.admin(r)
+	if err != nil {
+		return err
+	}
 	a.useServerClock(ctx, op)
 	c, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: a.Prefix, Durability: a.durability.D, Name: op.Name(),
 		AllowOldBridges: a.AllowOldBridges})

@@ -60,12 +60,15 @@ func (o *MetricsFlags) Listen(
 	if err := o.check(environment); err != nil || o.addr == "" && operators == nil {
 		return nil, nil, err
 	}
+	m, err := metrics.New(metrics.Config{MaxQueues: o.queues, MaxGroups: o.groups, NativeHistograms: o.native, Version: version,
+		Logger: log})
+	if err != nil {
+		return nil, nil, err
+	}
 	l, err := listener.Listen(o.addr, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	m := metrics.New(metrics.Config{MaxQueues: o.queues, MaxGroups: o.groups, NativeHistograms: o.native, Version: version,
-		Logger: log})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	shown := promhttp.HandlerFor(registry, promhttp.HandlerOpts{

@@ -86,7 +86,11 @@ func runDev(ctx context.Context, a *cli.App, o devOptions) (err error) {
 		return err
 	}
 	defer r.Close()
-	if err := admin.New(r, a.Prefix).WriteDefaults(ctx, devPolicy); err != nil {
+	op, err := admin.New(r, a.Prefix)
+	if err != nil {
+		return err
+	}
+	if err := op.WriteDefaults(ctx, devPolicy); err != nil {
 		return err
 	}
 	b, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: a.Prefix, Logger: log})

@@ -61,7 +61,14 @@ func (h *httpSide) runGateway(ctx context.Context) error {
 		return err
 	}
 	defer g.Close()
-	operators := lmstfy.NewAdmin(admin.New(r, h.app.Prefix), h.app.Version, h.log)
+	op, err := admin.New(r, h.app.Prefix)
+	if err != nil {
+		return err
+	}
+	operators, err := lmstfy.NewAdmin(op, h.app.Version, h.log)
+	if err != nil {
+		return err
+	}
 	h.operators.Store(&operators)
 	h.redis.Store(r)
 	return h.serve(ctx, g)

@@ -228,10 +228,14 @@ func runWork(ctx context.Context, a *cli.App, o workOptions, queues string, comm
 		a.Note("reads %s as %s of group %s, %s at a time; Ctrl-C stops", queues, human.OneLine(w.Consumer(), 80),
 			human.OneLine(o.Group, 60), human.Counted(o.Concurrency, "message"))
 	}
+	op, err := admin.New(r, a.Prefix)
+	if err != nil {
+		return err
+	}
 	warned := make(chan struct{})
 	go func() {
 		defer close(warned)
-		cli.WarnNoBridge(ctx, a, admin.New(r, a.Prefix))
+		cli.WarnNoBridge(ctx, a, op)
 	}()
 	err = errors.Join(w.Run(ctx), runner.broken())
 	<-warned
