@@ -10,9 +10,9 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/bridge/metrics"
 	"github.com/duestream/duestream/bridge/push"

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/bridge/admin/doctor"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/push"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"

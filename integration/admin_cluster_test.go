@@ -302,7 +302,7 @@ func (o *operator) abilities() []ability {
 			return want(err, "tokens", len(all), 2)
 		}},
 		{"Admin.LimitToken", func(ctx context.Context) error {
-			return a.LimitToken(ctx, o.digest, &admin.Limits{Read: 1, Write: 1, Interval: 1}, true)
+			return a.LimitToken(ctx, o.digest, &admin.Limits{Consume: 1, Publish: 1, Interval: 1}, true)
 		}},
 		{"Admin.RemoveToken", func(ctx context.Context) error { return a.RemoveToken(ctx, "t") }},
 		{"Admin.LoadFunctions", func(ctx context.Context) error {

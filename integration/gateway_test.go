@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
 )

@@ -3,7 +3,7 @@ package admin
 import (
 	"context"
 
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 )
 
 // Verb is a class of operations that a token may allow, as "publish": see [access.Verb].

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/internal/ndjson"
 	"github.com/duestream/duestream/lua"
 )

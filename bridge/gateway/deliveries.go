@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/internal/ndjson"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/stream/pull"
 )

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
 )
 

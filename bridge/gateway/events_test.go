@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
 )

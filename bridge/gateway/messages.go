@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
 )
 

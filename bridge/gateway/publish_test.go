@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/integration/redistest"
 )
 

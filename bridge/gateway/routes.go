@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 )
 
 var methods = []string{http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete}

@@ -57,8 +57,8 @@ var (
 		"gateway": {
 			// table holds the handlers of all routes.
 			roots: []string{"bridge/gateway.New", "bridge/gateway.Gateway.Close",
-				"bridge/gateway.table", "bridge/gateway/access.Open", "bridge/gateway/access.Store.First",
-				"bridge/gateway/access.Store.Authenticate", "bridge/gateway/access.Store.Take",
+				"bridge/gateway.table", "bridge/access.Open", "bridge/access.Store.First",
+				"bridge/access.Store.Authenticate", "bridge/access.Store.Take",
 				"bridge/gateway/lmstfy.NewAdmin", "bridge/gateway/lmstfy.Server.Run", "bridge/gateway/lmstfy.Server.ServeHTTP",
 				"bridge/gateway/lmstfy.publish", "bridge/gateway/lmstfy.publishBulk", "bridge/gateway/lmstfy.republish",
 				"bridge/gateway/lmstfy.consume", "bridge/gateway/lmstfy.ack", "bridge/gateway/lmstfy.peek",

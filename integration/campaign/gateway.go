@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 )
 
 // gatewayPatience is the time for requests in flight when a gateway is told to stop.

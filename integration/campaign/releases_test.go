@@ -12,8 +12,8 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/integration/acl"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"

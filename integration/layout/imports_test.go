@@ -39,13 +39,13 @@ var below = map[string]string{
 	"bridge/metrics":       "lua internal/loop internal/observe internal/view stream/inspect",
 	"bridge/tracing":       "bridge lua",
 	"bridge/push":          "bridge lua internal/loop internal/view scheduler stream",
-	"bridge/admin":         allBelowAdmin + " bridge/admin/doctor bridge/gateway/access bridge/push",
+	"bridge/access":        "lua internal/loop",
+	"bridge/admin":         allBelowAdmin + " bridge/access bridge/admin/doctor bridge/push",
 	"bridge/admin/doctor":  allBelowAdmin,
 	// Packages that a gateway adds.
-	"bridge/gateway/access": "lua internal/loop",
-	"bridge/gateway": "bridge bridge/admin bridge/gateway/access bridge/gateway/lmstfy internal/loop internal/ndjson" +
+	"bridge/gateway": "bridge bridge/access bridge/admin bridge/gateway/lmstfy internal/loop internal/ndjson" +
 		" lua stream stream/pull",
-	"bridge/gateway/lmstfy":         "bridge bridge/admin bridge/gateway/access internal/loop internal/view lua stream stream/pull",
+	"bridge/gateway/lmstfy":         "bridge bridge/access bridge/admin internal/loop internal/view lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",
 	// What `go generate ./lua` runs. No program of a user contains it.

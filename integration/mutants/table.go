@@ -541,21 +541,21 @@ var mutants = []mutant{
 		test: []string{"-run", "TestAGuardLetsInWhoMay", "./cmd/duestream/internal/listener"},
 	},
 	{
-		name: "a token works on after it was revoked", file: "bridge/gateway/access/store.go",
+		name: "a token works on after it was revoked", file: "bridge/access/store.go",
 		old:  "e.confirmed, e.grant, e.value = now, nil, \"\"",
 		new:  "e.confirmed = now",
-		test: []string{"-run", "TestATokenIsRevokedForAllWithinASecond", "./bridge/gateway/access"},
+		test: []string{"-run", "TestATokenIsRevokedForAllWithinASecond", "./bridge/access"},
 	},
 	{
-		name: "a token that says more than is known is read all the same", file: "bridge/gateway/access/token.go",
+		name: "a token that says more than is known is read all the same", file: "bridge/access/token.go",
 		old:  "\td.DisallowUnknownFields()\n",
 		new:  "",
-		test: []string{"-run", "TestAForeignValueRefusesThatTokenAlone", "./bridge/gateway/access"},
+		test: []string{"-run", "TestAForeignValueRefusesThatTokenAlone", "./bridge/access"},
 	},
 	{
-		name: "limits of publishing hold for consuming", file: "bridge/gateway/access/token.go",
-		old:  "map[Verb]int{Consume: l.Read, Publish: l.Write}",
-		new:  "map[Verb]int{Consume: l.Write, Publish: l.Write}",
+		name: "limits of publishing hold for consuming", file: "bridge/access/token.go",
+		old:  "map[Verb]int{Consume: l.Consume, Publish: l.Publish}",
+		new:  "map[Verb]int{Consume: l.Publish, Publish: l.Publish}",
 		test: []string{"-run", "TestLimitsOfTheAdminListener", "./bridge/gateway/lmstfy"},
 	},
 	{
@@ -565,10 +565,10 @@ var mutants = []mutant{
 		test: []string{"-run", "TestTokensOfTheAdminListener", "./bridge/gateway/lmstfy"},
 	},
 	{
-		name: "what a rate refused is taken all the same", file: "bridge/gateway/access/bucket.go",
+		name: "what a rate refused is taken all the same", file: "bridge/access/bucket.go",
 		old:  "\t\ttaken.giveBack(n)\n",
 		new:  "",
-		test: []string{"-run", "TestGatewaysShareARate", "./bridge/gateway/access"},
+		test: []string{"-run", "TestGatewaysShareARate", "./bridge/access"},
 	},
 	{
 		name: "a walk outlives the plan that it was begun for", file: "scheduler/planner/queue.go",

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/lua"
 )
 
@@ -255,6 +255,19 @@ func (a *adminServer) removeToken(c *adminCall) (int, any, error) {
 	return http.StatusNoContent, nil, err
 }
 
+// limiter is the limits of a token in the form of lmstfy's API.
+type limiter struct {
+	Read     int `json:"read"`     // jobs consumed; 0 = no limit
+	Write    int `json:"write"`    // jobs published; 0 = no limit
+	Interval int `json:"interval"` // seconds
+}
+
+func limiterOf(l *admin.Limits) limiter { return limiter{l.Consume, l.Publish, l.Interval} }
+
+func (l limiter) limits() *admin.Limits {
+	return &admin.Limits{Consume: l.Read, Publish: l.Write, Interval: l.Interval}
+}
+
 func (a *adminServer) limit(c *adminCall) (int, any, error) {
 	t, err := a.find(c)
 	switch {
@@ -263,11 +276,11 @@ func (a *adminServer) limit(c *adminCall) (int, any, error) {
 	case err != nil:
 		return 0, nil, err
 	}
-	return http.StatusOK, t.Limits, nil
+	return http.StatusOK, limiterOf(t.Limits), nil
 }
 
 func (a *adminServer) setLimit(c *adminCall) (int, any, error) {
-	var l admin.Limits
+	var l limiter
 	if err := json.NewDecoder(c.r.Body).Decode(&l); err != nil {
 		return 0, nil, failure(http.StatusBadRequest, "the body must be {\"read\":…,\"write\":…,\"interval\":…}")
 	}
@@ -283,7 +296,7 @@ func (a *adminServer) setLimit(c *adminCall) (int, any, error) {
 		status = http.StatusCreated
 	}
 	if err == nil {
-		err = a.op.LimitToken(c.ctx, t.Digest, &l, fresh)
+		err = a.op.LimitToken(c.ctx, t.Digest, l.limits(), fresh)
 	}
 	switch {
 	case errors.Is(err, admin.ErrTokenExists):
@@ -307,9 +320,9 @@ func (a *adminServer) removeLimit(c *adminCall) (int, any, error) {
 
 // limitOf is a row of /limits.
 type limitOf struct {
-	Namespace string        `json:"namespace"`
-	Token     string        `json:"token"` // its name
-	Limiter   *admin.Limits `json:"limiter"`
+	Namespace string  `json:"namespace"`
+	Token     string  `json:"token"` // its name
+	Limiter   limiter `json:"limiter"`
 }
 
 func (a *adminServer) limits(c *adminCall) (int, any, error) {
@@ -323,7 +336,7 @@ func (a *adminServer) limits(c *adminCall) (int, any, error) {
 			continue
 		}
 		if namespace, is := strings.CutSuffix(t.Queues[0], ":*"); is && isName(namespace) {
-			found = append(found, limitOf{namespace, t.Name, t.Limits})
+			found = append(found, limitOf{namespace, t.Name, limiterOf(t.Limits)})
 		}
 	}
 	return http.StatusOK, found, nil

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/integration/redistest"
 )

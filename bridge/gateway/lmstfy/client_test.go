@@ -13,8 +13,8 @@ import (
 	official "github.com/bitleak/lmstfy/client"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/bridge/gateway/lmstfy"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 )
 
 // Regression: republish was not charged to the rate of a token, and a bulk of 64 was charged as one.
@@ -61,7 +61,7 @@ func TestWhatIsRefusedOrFindsNothingIsFree(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	secret, err := r.op.AddToken(t.Context(), access.Token{Name: "limited", Verbs: access.Verbs(), Queues: []string{"ns:*"},
-		Limits: &access.Limits{Read: 1, Write: 1, Interval: 86400}})
+		Limits: &access.Limits{Consume: 1, Publish: 1, Interval: 86400}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
-	"github.com/duestream/duestream/bridge/gateway/access"
+	"github.com/duestream/duestream/bridge/access"
 )
 
 // failed is an error answer.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/duestream/duestream/bridge"
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/gateway"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 	"github.com/duestream/duestream/cmd/duestream/internal/servers"

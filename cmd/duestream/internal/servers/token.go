@@ -130,7 +130,7 @@ be read as a token is listed by its field, and refused; DIGEST is the hash of a 
 			}
 			rate := string(t.Rate)
 			if l := t.Limits; l != nil {
-				rate = fmt.Sprintf("read %d, write %d in %d s", l.Read, l.Write, l.Interval)
+				rate = fmt.Sprintf("read %d, write %d in %d s", l.Consume, l.Publish, l.Interval)
 			}
 			list.Add(t, t.Name, strings.Join(verbs, " "), human.OneLine(strings.Join(t.Queues, " "), 60), rate,
 				human.Ago(t.Created, now), state, human.OneLine(t.Description, 60))

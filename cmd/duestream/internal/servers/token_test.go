@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/duestream/duestream/bridge/access"
 	"github.com/duestream/duestream/bridge/admin"
-	"github.com/duestream/duestream/bridge/gateway/access"
 	"github.com/duestream/duestream/cmd/duestream/internal/clitest"
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 	"github.com/duestream/duestream/cmd/duestream/internal/servers"

@@ -51,15 +51,15 @@ type Token struct {
 	// tenth of a second's, at least one.
 	Rate  lua.Rate `json:"rate,omitempty"`
 	Burst int      `json:"burst,omitempty"`
-	// The same for publishing and consuming apart, as lmstfy's server has it; not beside a rate. Nil = no limits.
+	// Limits for publishing and consuming apart, in place of a rate. Nil = none.
 	Limits *Limits `json:"limits,omitempty"`
 }
 
-// Limits are the token buckets of a token: how many messages or requests pass in an interval. A bucket refills
-// evenly, and a full one may be emptied at once.
+// Limits are the token buckets of a token for consuming and for publishing: how much passes in an interval. A bucket
+// refills evenly, and a full one may be emptied at once.
 type Limits struct {
-	Read     int `json:"read"`     // consumed: requests; 0 = no limit
-	Write    int `json:"write"`    // published: messages; 0 = no limit
+	Consume  int `json:"read"`     // requests; 0 = no limit
+	Publish  int `json:"write"`    // messages; 0 = no limit
 	Interval int `json:"interval"` // seconds
 }
 
@@ -68,15 +68,9 @@ const MaxInterval = 24 * 60 * 60
 
 // Check refuses limits that are out of bounds.
 func (l *Limits) Check() error {
-	wrong := func(field string, value, least, most int) error {
-		if value >= least && value <= most {
-			return nil
-		}
-		return lua.Invalid(field, strconv.Itoa(value), "must be between %d and %d", least, most)
-	}
-	err := errors.Join(wrong("read", l.Read, 0, lua.MaxBurst), wrong("write", l.Write, 0, lua.MaxBurst),
-		wrong("interval", l.Interval, 1, MaxInterval))
-	if err == nil && l.Read == 0 && l.Write == 0 {
+	err := errors.Join(lua.Between("read", l.Consume, 0, lua.MaxBurst), lua.Between("write", l.Publish, 0, lua.MaxBurst),
+		lua.Between("interval", l.Interval, 1, MaxInterval))
+	if err == nil && l.Consume == 0 && l.Publish == 0 {
 		err = lua.Invalid("read, write", "0", "must not both be 0, which is no limit")
 	}
 	return err
@@ -200,7 +194,7 @@ func newGrant(d digest, t *Token) *Grant {
 			g.taken[verb] = all
 		}
 	case l != nil:
-		for verb, most := range map[Verb]int{Consume: l.Read, Publish: l.Write} {
+		for verb, most := range map[Verb]int{Consume: l.Consume, Publish: l.Publish} {
 			if most > 0 {
 				each := time.Duration(l.Interval) * time.Second / time.Duration(most)
 				g.taken[verb] = &bucket{part: ":" + string(verb), interval: each, size: most}

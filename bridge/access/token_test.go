@@ -147,7 +147,7 @@ func TestWhatIsGivenBackIsThereForAll(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	one, two := r.store(r.client, ""), r.store(r.client, "")
-	secret := r.add(Token{Name: "a", Limits: &Limits{Read: 2, Write: 3600, Interval: 3600}, Verbs: Verbs()})
+	secret := r.add(Token{Name: "a", Limits: &Limits{Consume: 2, Publish: 3600, Interval: 3600}, Verbs: Verbs()})
 	g := r.granted(one, secret)
 	take := func(s *Store) bool {
 		t.Helper()
