@@ -26,9 +26,9 @@ const (
 // Late is a partition that this scheduler owns but does not drain on time.
 type Late struct {
 	Partition string        `json:"partition"`
-	By        time.Duration `json:"-"`                 // how late its oldest message is; 0 = nobody has seen
+	By        time.Duration `json:"-"`                 // lateness of its oldest message; 0 = unknown
 	Failing   string        `json:"failing,omitempty"` // why its drains fail; "" = they do not
-	// WrongType: a key of it holds what another program wrote there. No bridge can serve it: see Status.Broken.
+	// WrongType: another program wrote one of its keys with another type. No bridge can serve it: see Status.Broken.
 	WrongType bool `json:"wrong_type,omitempty"`
 }
 

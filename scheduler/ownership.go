@@ -16,14 +16,14 @@ import (
 type Status struct {
 	Bridge        string
 	LastHeartbeat time.Time // local; zero = none yet
-	// local: when the loop of heartbeats last came round, whether Redis answered or not; zero = not yet. More than 30s ago: it
-	// hangs
+	// local time of the heartbeat loop's last round, whether Redis answered or not; zero = none yet. More than 30s ago:
+	// the scheduler hangs
 	Turned     time.Time
-	Live       []string // the schedulers that lived then, this one among them, in order
-	Queues     int      // known
-	Partitions int      // of all of them; a queue has one at least
-	Owned      int      // partitions
-	Late       []Late   // of the owned ones, those that are not drained on time, the latest first
+	Live       []string // sorted; the live schedulers at that time, including this one
+	Queues     int      // known ones
+	Partitions int      // of all known queues; a queue has one at least
+	Owned      int      // owned partitions
+	Late       []Late   // owned partitions that are not drained on time, the most overdue first
 }
 
 // Status returns the current state. It does not touch Redis.

@@ -27,7 +27,7 @@ type Contents struct {
 	Entries   int64    `json:"entries"` // of the streams: ready, pending, or not freed yet
 	Dead      int64    `json:"dead"`
 	Groups    []string `json:"groups"`
-	// "group/consumer" of those that were there within the last ten seconds: they will make the queue anew
+	// "group/consumer" of consumers that read within the last ten seconds: they will create the queue again
 	Readers     []string `json:"readers"`
 	Recurrences []string `json:"recurrences"`
 	Targets     []string `json:"push_targets"` // groups whose messages are posted to a URL

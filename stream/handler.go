@@ -11,7 +11,7 @@ import (
 
 // Message is one delivery of a message to a handler. The handler owns it until it returns.
 type Message struct {
-	ID       string // of the message; the entry ID where an entry of another program has none
+	ID       string // of the message; for an entry of another program without one, the entry ID
 	Payload  []byte
 	Headers  map[string]string // nil when there are none
 	Attempt  int               // from 1
@@ -27,12 +27,12 @@ type Message struct {
 	For         string    // group that a retry is for; empty = every group
 	Error       string    // of the last failed attempt
 
-	// Extra holds the fields that this version does not know, as they came, and those that handlers rarely need
+	// Extra holds fields that this version does not know, unchanged, and fields that handlers rarely need
 	// (docs/reference/protocol.md lists them): "first_due_ms", "last_trace", …
 	Extra map[string]string
 
-	// Trace is the traceparent of this attempt. A handler may set it; it is in Extra["last_trace"] of the next attempt, or of
-	// the dead letter. Package bridge/tracing does so. Anything but a traceparent is dropped.
+	// Trace is the traceparent of this attempt. A handler may set it; the next attempt, or the dead letter, has it in
+	// Extra["last_trace"]. Package bridge/tracing does so. Anything but a traceparent is dropped.
 	Trace string
 }
 

@@ -21,7 +21,7 @@ const (
 type Outcome struct {
 	Action Action
 	Delay  time.Duration // until the next delivery, of Snooze and RetryAfter; -1 = the worker or the policy decides
-	Err    error         // the handler's own error; nil when it gave none
+	Err    error         // the handler's own error; nil if there is none
 }
 
 // OutcomeOf returns the next step of a message whose handler returned err. It is for tests of handlers. Whether a retry

@@ -63,76 +63,76 @@ const (
 // defaults of the prefix, which a bridge can write at its start. Policy is comparable. Get one from ReadPolicy or
 // DefaultPolicy: the zero value is invalid.
 type Policy struct {
-	// VisibilityTimeout is how long an entry may stay pending without being extended before it counts as abandoned: 100ms to 7
-	// days. It must exceed the time a worker needs that does not extend. Too low: work that goes on is given to another worker as
-	// well. Too high: what a dead worker held waits that long.
+	// VisibilityTimeout is how long an entry may stay pending without an extension before it counts as abandoned: 100ms
+	// to 7 days. It must exceed the handling time of workers that do not extend. Too low: a message is given to a
+	// second worker while the first one still handles it. Too high: messages of a dead worker wait that long.
 	VisibilityTimeout time.Duration
 
-	// MaxAttempts is how often a message is delivered to a group before it is dead-lettered, unless the message says otherwise: 1
-	// to 1,000,000.
+	// MaxAttempts is the number of deliveries to a group before a message is dead-lettered, unless the message sets its
+	// own: 1 to 1,000,000.
 	MaxAttempts int
 
 	// RetryMin is about the delay after the first failed attempt; each further one is about twice the one before, jittered by
 	// half. From 1ms.
 	RetryMin time.Duration
 
-	// RetryMax is what no delay exceeds; at least RetryMin, at most ten years.
+	// RetryMax is the greatest delay; at least RetryMin, at most ten years.
 	RetryMax time.Duration
 
-	// RetryDelays, when set, are the delays after failed attempts instead of those from RetryMin to RetryMax, exactly so: the
-	// n-th follows the n-th failed attempt, the last one all further. One alone is a fixed delay. See NewDelays.
+	// RetryDelays, when set, replace the delays from RetryMin to RetryMax, without jitter: the n-th delay follows the
+	// n-th failed attempt, the last one all further attempts. A single one is a fixed delay. See NewDelays.
 	RetryDelays lua.Delays
 
-	// RetryFor is how long a message is tried, from its first due time on: a retry that would be due later makes a dead letter
-	// "retry_for" instead. Zero is no limit; at most ten years.
+	// RetryFor is how long a message is retried, from its first due time. A retry that would be due later makes a dead
+	// letter "retry_for" instead. Zero is no limit; at most ten years.
 	RetryFor time.Duration
 
-	// MaxSnoozes is how often a group may snooze a message: once more makes a dead letter "max_snoozes". Zero is 1,000; at most
-	// 1,000,000.
+	// MaxSnoozes is how often a group may snooze a message; one more makes a dead letter "max_snoozes". Zero is 1,000;
+	// at most 1,000,000.
 	MaxSnoozes int
 
-	// MaxCrashes, when set, has what was abandoned (its worker ended or hung, and the visibility timeout passed) counted apart
-	// from failures: it is delivered again with the same attempt, and the time that reaches MaxCrashes makes a dead letter
-	// "crashes". Zero: it is a failed attempt. At most 1,000,000.
+	// MaxCrashes, when set, counts abandoned deliveries (the worker ended or hung, and the visibility timeout passed)
+	// apart from failures. Such a message is delivered again with the same attempt; the delivery that reaches
+	// MaxCrashes makes a dead letter "crashes". Zero: an abandoned delivery is a failed attempt. At most 1,000,000.
 	MaxCrashes int
 
-	// HandlerTimeout is how long a handler may take. Then its context is cancelled, and its attempt fails with reason
-	// "handler_timeout". Zero: each worker's own HandlerTimeout counts, and that is no limit by default. At most ten years.
-	// Workers apply a change to the handlers that run already. Too low: work is cut short. Too high: a handler that hangs keeps
-	// its message, its slot and its key for so long.
+	// HandlerTimeout is the time limit of a handler. After it the handler's context is cancelled, and its attempt fails
+	// with reason "handler_timeout". Zero: each worker's own HandlerTimeout, by default no limit. At most ten years.
+	// Workers apply a change to running handlers. Too low: work is cut short. Too high: a handler that hangs keeps its
+	// message, its slot and its key for that long.
 	HandlerTimeout time.Duration
 
-	// Held stops the queue's messages from becoming ready, for all groups. What is ready already is delivered.
+	// Held pauses the queue for all groups: messages do not become ready. Ready messages are delivered.
 	Held bool
 
-	// HeldWorkers has the workers of all groups take nothing new; they finish what they hold.
+	// HeldWorkers pauses the workers of all groups: they take nothing new, and finish the messages that they hold.
 	HeldWorkers bool
 
-	// Rate is how many messages become ready in a second, a minute or an hour, evenly; empty is no limit. In each partition of a
-	// queue it counts by itself.
+	// Rate is how many messages become ready per second, minute or hour, evenly; empty is no limit. Each partition of a
+	// queue has its own token bucket.
 	Rate lua.Rate
 
-	// Burst is how many may become ready at once after none did for a while: at most 1,000,000. In no second is it more than Rate
-	// and Burst together. Zero is a tenth of a second's, at least one. With less than 50 ms of the rate's the queue is slower
-	// while another bridge takes over.
+	// Burst is the size of the token bucket: how many messages may become ready at once after a pause; at most
+	// 1,000,000. No second has more than Rate and Burst together. Zero is the rate of a tenth of a second, at least
+	// one. A burst of less than 50 ms of the rate makes the queue slower while another bridge takes over.
 	Burst int
 
-	// FreeRetries leaves retries and redriven dead letters out of the Rate: they become ready when they are due, and are not
-	// counted.
+	// FreeRetries exempts retries and redriven dead letters from the Rate: they become ready when due, and use no
+	// token.
 	FreeRetries bool
 
-	// ReadyLimit has messages stay scheduled while so many are ready that the slowest group has not been given; in each partition
-	// by itself. Retries and redriven dead letters pass. Zero is no limit; at most 1,000,000,000.
+	// ReadyLimit is the backlog of the slowest group at which messages stay scheduled; each partition counts for
+	// itself. Retries and redriven dead letters pass. Zero is no limit; at most 1,000,000,000.
 	ReadyLimit int
 
-	// History is how many changes of state the history of the queue keeps, in each partition: the newest, about a hundred more,
-	// and none that is much older than HistoryAge. Zero: there is none, which is what is built in; at most 10,000,000.
+	// History is how many changes of state the history of the queue keeps, in each partition: the newest, up to about a
+	// hundred more, and none much older than HistoryAge. Zero, the built-in value: no history; at most 10,000,000.
 	History int
 
-	// HistoryAge is how long they are kept: 1 minute to 90 days.
+	// HistoryAge is how long the history keeps them: 1 minute to 90 days.
 	HistoryAge time.Duration
 
-	// KeyFailure says what a retry of a message with a key does to the next message of that key. Empty is KeyBlock.
+	// KeyFailure decides whether the next message of a key waits for a retry. Empty is KeyBlock.
 	KeyFailure KeyFailure
 }
 

@@ -15,7 +15,7 @@ const MaxQueues = 100
 // WorkerQueue is one of several queues of a worker.
 type WorkerQueue struct {
 	Queue string
-	// Weight is its share of deliveries while others have a backlog, too, as a proportion: of two queues with 3 and 1 the first
+	// Weight is the queue's share of deliveries while others have a backlog, too: with weights 3 and 1 the first queue
 	// gets three of four. Default 1, at most 1,000. Must be 0 with Strict.
 	Weight int
 }

@@ -18,8 +18,8 @@ var ErrNewBridge = errors.New("a bridge is alive that knows keys of messages")
 
 // RolledBack counts the changes of Rollback, and the recurrences that bridges of the earlier release do not plan.
 type RolledBack struct {
-	Released    int64 `json:"released"`    // messages that waited for their key, and are due when they were to be
-	Recurrences int64 `json:"recurrences"` // that nobody plans who knows none
+	Released    int64 `json:"released"`    // messages that waited for their key, now due at their original time
+	Recurrences int64 `json:"recurrences"` // not planned by bridges that do not know them
 }
 
 const (

@@ -162,7 +162,8 @@ func (c WorkerConfig) validate() error {
 // WorkerStats counts the outcomes of a worker's deliveries since it was made.
 type WorkerStats struct {
 	Delivered, Acknowledged, Retried, Dead, Released, Snoozed, Skipped, Cancelled, Lost uint64
-	// TimedOut are handlers that used up their HandlerTimeout; Abandoned are those of them that ignored their contexts as well.
+	// TimedOut counts handlers that used up their HandlerTimeout; Abandoned counts those that also ignored their
+	// contexts.
 	TimedOut, Abandoned uint64
 }
 

@@ -19,7 +19,7 @@ import (
 // Message is a member of the schedule.
 type Message struct {
 	ID        string    `json:"id"`
-	Group     string    `json:"group,omitempty"` // for which it waits to be tried again; "" = all
+	Group     string    `json:"group,omitempty"` // of a retry; "" = all groups
 	Due       time.Time `json:"due,omitzero"`    // zero: it was not found
 	Partition int       `json:"partition,omitempty"`
 
@@ -28,14 +28,14 @@ type Message struct {
 
 // Options control a bulk change. The zero value changes all messages, as fast as possible.
 type Options struct {
-	// messages per second, over any time; after a stall at most one second's worth is changed at once; 0 = no limit
+	// messages per second, over any time; after a stall at most one second's worth at once; 0 = no limit
 	Rate   float64
-	DryRun bool // changes nothing, and counts what would be changed
-	// to reschedule: each is due at some moment of so long after that, which follows from its ID alone; in whole milliseconds
+	DryRun bool // changes nothing, and counts the changes
+	// for Reschedule: a further delay of 0 to Spread, chosen by hashing the ID; whole milliseconds
 	Spread time.Duration
 
-	Selected func(Message) // called for each message that is meant, before anything is done with it
-	Missed   func(Message) // called for each that was gone, or refused
+	Selected func(Message) // called for each selected message, before it is changed
+	Missed   func(Message) // called for each message that was gone or refused
 	Progress func(Result)  // called after each step
 }
 
@@ -49,15 +49,15 @@ func (o Options) validate() error {
 // Result counts the outcomes of a bulk change.
 type Result struct {
 	Looked    int64 `json:"looked"`    // members of schedules that were read
-	Total     int64 `json:"total"`     // how many there were to read
-	Changed   int   `json:"changed"`   // cancelled, moved or expired; in a dry run, what would be
-	Unchanged int   `json:"unchanged"` // due at that time, or expired, before
-	// when it was their turn not scheduled any more: ready meanwhile, or cancelled; or not meant any more: moved, or replaced;
-	// and IDs that were not found
+	Total     int64 `json:"total"`     // members to read
+	Changed   int   `json:"changed"`   // cancelled, moved or expired; in a dry run: would be
+	Unchanged int   `json:"unchanged"` // due at that time, or expired, already
+	// no longer scheduled at their turn, because they became ready or were cancelled; or no longer selected, because
+	// they were moved or replaced; and IDs that were not found
 	Gone    int `json:"gone"`
 	Refused int `json:"refused"` // to expire: no room for an expiry among headers of 512 KiB
 
-	To time.Time `json:"to,omitzero"` // rescheduled: when they are due now, or the Spread begins
+	To time.Time `json:"to,omitzero"` // rescheduled: the new due time, or the beginning of the Spread
 }
 
 // Bulk cancels, moves or expires many scheduled messages of the queues of a prefix, in bounded steps: one request reads

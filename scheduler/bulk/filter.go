@@ -17,8 +17,8 @@ type Filter struct {
 	Headers map[string]string // it has all of these, with these values
 	From    time.Time         // due then, or later
 	Until   time.Time         // due before
-	Retries bool              // also what waits to be tried again, for whichever group
-	Group   string            // only what waits to be tried again for this group
+	Retries bool              // also retries, for any group
+	Group   string            // only retries for this group
 }
 
 func (f Filter) validate() error {

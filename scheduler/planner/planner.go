@@ -55,8 +55,8 @@ func (p *Planner) keys(queue string) lua.Keys { return lua.NewKeys(p.prefix, que
 
 // Change is the outcome of Put.
 type Change struct {
-	Added, Changed bool // neither: it was there as it is
-	TakenBack      int  // messages that had been planned of the former spec
+	Added, Changed bool // neither: it exists unchanged
+	TakenBack      int  // scheduled messages of the former spec that were removed
 }
 
 // Put writes a recurrence, or replaces the one of this name, and plans its next occurrence. ErrInvalid;
@@ -245,15 +245,15 @@ func parse(queue, name, text string) (recurrence.Spec, error) {
 // State is a recurrence and its plan.
 type State struct {
 	Spec recurrence.Spec
-	// Next are the next occurrences, three at most, in the recurrence's own zone; also of one that is paused.
+	// Next are the next occurrences, at most three, in the recurrence's own zone; also if it is paused.
 	Next []time.Time
-	// Last and LastID are of the last message whose time has come; zero = none that is remembered.
+	// Last and LastID are of the last remembered message that is due; zero = none.
 	Last    time.Time
 	LastID  string
-	Used    int    // occurrences planned, or past, since it was added
-	Problem string // why nothing of it is planned: the spec is wrong
-	// Unplanned is the first occurrence whose time came 20s ago, or before, and that nobody has planned; zero = none. Bridges
-	// plan at least 20s ahead.
+	Used    int    // occurrences planned or past since it was added
+	Problem string // why it is not planned: the spec is invalid
+	// Unplanned is the first occurrence that nobody has planned although its time was 20s ago or earlier; zero = none.
+	// Bridges plan at least 20s ahead.
 	Unplanned time.Time
 }
 

@@ -13,52 +13,53 @@ import (
 
 // Message is a message to schedule. The zero value is an empty message that is ready at once.
 type Message struct {
-	// ID names the message; empty = a time-ordered unique one is made. While a message with this ID is scheduled, another one is
-	// refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
+	// ID names the message; empty = a unique, time-ordered one is generated. While a message with this ID is scheduled,
+	// another one is refused with ErrDuplicate. At most 256 bytes of UTF-8 without control characters.
 	ID string
 	// Payload is any bytes, at most 16 MiB. It is copied.
 	Payload []byte
 	// Headers are UTF-8: at most 64, with 32 KiB of names and values together.
 	Headers map[string]string
-	// Delay counts from the moment the server takes the message; at most ten years. Either Delay or At may be set.
+	// Delay is the time until the message is due, counted from the moment the server takes it; at most ten years. Set
+	// either Delay or At.
 	Delay time.Duration
-	// At is a point in time by the server's clock; one in the past means at once. Fractions of a millisecond are rounded up.
+	// At is the due time by the server's clock; a past one means at once. Fractions of a millisecond are rounded up.
 	At time.Time
-	// Spread has the message due at some moment of so long after Delay or At, which follows from its ID alone: many messages for
-	// one instant come evenly over that time, and one that is scheduled again keeps its moment. In whole milliseconds; at most
-	// ten years, with Delay.
+	// Spread delays the message by a further 0 to Spread, chosen by hashing its ID. So many messages for one instant
+	// are spread evenly, and a message that is scheduled again keeps its moment. Whole milliseconds; at most ten years,
+	// including Delay.
 	Spread time.Duration
-	// MaxAttempts is how often the message is delivered to a group at most; zero = by the policy of the queue.
+	// MaxAttempts is the greatest number of deliveries to a group; zero = by the policy of the queue.
 	MaxAttempts int
-	// RetryDelays are the delays after its failed attempts, of which the last one counts for all further; empty = by the policy
-	// of the queue. See NewDelays.
+	// RetryDelays are the delays after failed attempts; the last one applies to all further attempts. Empty = by the
+	// policy of the queue. See NewDelays.
 	RetryDelays lua.Delays
-	// RetryFor is how long from its due time on the message is tried: no retry is due later. Zero = by the policy of the queue;
-	// at most ten years.
-	RetryFor time.Duration
-	// MaxSnoozes is how often the message may be snoozed in a group, and MaxCrashes how often it may be abandoned, which then is
-	// no failed attempt; zero = by the policy of the queue. At most 1,000,000.
-	MaxSnoozes, MaxCrashes int
-	// HandlerTimeout is how long the message's handler may take; zero = by the policy of the queue, or else by the worker. At
+	// RetryFor is the time from the due time within which retries may be due. Zero = by the policy of the queue; at
 	// most ten years.
+	RetryFor time.Duration
+	// MaxSnoozes is how often a group may snooze the message. MaxCrashes is how often it may be abandoned; with it an
+	// abandoned delivery is not a failed attempt. Zero = by the policy of the queue. At most 1,000,000.
+	MaxSnoozes, MaxCrashes int
+	// HandlerTimeout is the time limit of the message's handler. Zero = by the policy of the queue, or else by the
+	// worker. At most ten years.
 	HandlerTimeout time.Duration
-	// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero = never. It
-	// must be after At.
+	// Expires is the time, by the server's clock, from which the message is dead-lettered instead of delivered; zero =
+	// never. It must be after At.
 	Expires time.Time
-	// ExpiresIn counts from the moment of the call, by the server's clock, in place of Expires. It must be longer than Delay and
-	// Spread; at most ten years. Zero = never.
+	// ExpiresIn replaces Expires by a duration, counted from the call by the server's clock. It must be longer than
+	// Delay and Spread together; at most ten years. Zero = never.
 	ExpiresIn time.Duration
 	expires   time.Time // Expires computed from ExpiresIn
-	// Dedup is for how long after it was taken the ID is refused, even if the message has left the schedule; at most ten years.
-	// Zero = only while it is scheduled. It needs an ID.
+	// Dedup is the window from the moment the server takes the message in which its ID is refused, even after it has
+	// left the schedule; at most ten years. Zero = only while it is scheduled. It needs an ID.
 	Dedup time.Duration
-	// Key has the messages of a queue that share it delivered one at a time, in the order of their due times: the next one
-	// becomes ready when every group has acknowledged the one before, or it was cancelled or dead-lettered. Empty: none. At most
-	// 256 bytes of UTF-8 without control characters.
+	// Key orders messages: those of a queue with the same key are delivered one at a time, by due time. The next one
+	// becomes ready when every group has acknowledged the one before, or when that was cancelled or dead-lettered.
+	// Empty: no key. At most 256 bytes of UTF-8 without control characters.
 	Key string
-	// Replace says when the message takes the place of the one of its ID that is scheduled, with payload, headers and due time:
-	// "replace" always, "later" and "earlier" only with such a due time. Empty = never: then, and where the due time is not such
-	// a one, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
+	// Replace is the condition under which the message replaces the scheduled message of its ID, with payload, headers
+	// and due time: "replace" always, "later" and "earlier" only if its due time is later or earlier. Otherwise, and if
+	// Replace is empty, it is refused with ErrDuplicate. It needs an ID, and no Dedup.
 	Replace lua.Dedup
 }
 
@@ -66,10 +67,11 @@ type Message struct {
 type Receipt struct {
 	ID  string
 	Due time.Time // by the server's clock; the message is never delivered before it
-	// Ready: it was due and went straight into the stream. False also when it did and the reply had to be asked for again.
+	// Ready: the message was due and went straight into the stream. It may be false for such a message if a lost reply
+	// had to be asked for again.
 	Ready bool
-	// Replaced: it took the place of another one. False also when it did and was ready, or the reply had to be asked for
-	// again.
+	// Replaced: the message replaced another one. It may be false for such a message if it was ready, or if a lost
+	// reply had to be asked for again.
 	Replaced bool
 }
 

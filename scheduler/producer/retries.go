@@ -20,7 +20,7 @@ const walkStep = 1000
 type Retry struct {
 	ID    string
 	Group string    // "" = redriven for all groups
-	Due   time.Time // when it is due now; of a cancelled one, when it would have been
+	Due   time.Time // its present due time; of a cancelled one, the former
 }
 
 // walkFunc is one step of a walk through the schedule of one partition.

@@ -43,8 +43,8 @@ type Holder struct {
 type Cancellation struct {
 	ID      string
 	Verdict CancelVerdict
-	Holders []Holder // who hears of it; with Cancelling
-	Retries []Retry  // that waited, and were taken
+	Holders []Holder // who learns of the cancellation; with Cancelling
+	Retries []Retry  // waiting retries that were removed
 }
 
 // entryStep is the number of stream entries that one call examines.

@@ -51,17 +51,17 @@ type Spec struct {
 	Headers     map[string]string
 
 	Cron  string        // five fields, six with seconds in front, or @daily and the like
-	Zone  string        // of Cron, as Europe/Paris; "" = UTC
+	Zone  string        // of Cron, like Europe/Paris; "" = UTC
 	Every time.Duration // instead of Cron: whole milliseconds, from a second to ten years
 	Phase time.Duration // of Every: occurrences are at 1970-01-01T00:00:00Z + Phase + n × Every; below Every
 
 	Start, End time.Time     // no occurrence before, or after; zero = no bound
-	Count      int           // so many occurrences at most; zero = no bound
-	Jitter     time.Duration // each is due so much later at most, by its ID
+	Count      int           // greatest number of occurrences; zero = no bound
+	Jitter     time.Duration // greatest extra delay of a message, by a hash of its ID
 	Missed     Missed
 	Overlap    Overlap
 	Paused     bool
-	Owner      string // label of who keeps it: Apply changes and removes only its own
+	Owner      string // label of its keeper: Apply changes and removes only its own
 }
 
 // WithDefaults returns the spec with defaults for the fields that it leaves out.

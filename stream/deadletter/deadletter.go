@@ -25,7 +25,7 @@ var ErrNotFound = errors.New("not found")
 // Letter is a dead letter: a message in the state of its last failure in a group. It exists until it is redriven or
 // purged.
 type Letter struct {
-	// its ID in the stream of dead letters; in a partition other than 0, <partition>/<ID>
+	// its ID in the stream of dead letters, prefixed with its partition unless that is 0: <partition>/<ID>
 	Letter      string            `json:"letter"`
 	ID          string            `json:"id"` // of the message
 	Group       string            `json:"group,omitempty"`
@@ -38,7 +38,7 @@ type Letter struct {
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     time.Time         `json:"expires,omitzero"`
 	Headers     map[string]string `json:"headers,omitempty"`
-	Payload     view.Payload      `json:"payload"` // nil when the body was lost or could not be kept
+	Payload     view.Payload      `json:"payload"` // nil if the body was lost or could not be kept
 	Extra       map[string]string `json:"extra,omitempty"`
 }
 
@@ -55,11 +55,11 @@ func letterOf(partition int, found rueidis.XRangeSlice) Letter {
 type Filter struct {
 	Group     string        // exactly this one
 	Reason    string        // exactly this one: a lua.Reason constant
-	ErrorText string        // somewhere in the error
+	ErrorText string        // a part of the error text
 	ID        string        // of the message; * stands for any text, ? for one character
-	OlderThan time.Duration // dead for at least so long, by the server's clock
-	NewerThan time.Duration // dead for at most so long
-	Limit     int           // at most so many
+	OlderThan time.Duration // dead for at least this long, by the server's clock
+	NewerThan time.Duration // dead for at most this long
+	Limit     int           // greatest number of letters
 	Newest    bool          // newest first
 }
 

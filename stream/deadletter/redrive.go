@@ -29,19 +29,19 @@ const (
 type RedriveOptions struct {
 	Payload     *[]byte            // replaces the payload of each; needed for a letter without one
 	Headers     *map[string]string // replaces the headers of each
-	Delay       time.Duration      // until they are due, counted from when each is redriven
-	Spread      time.Duration      // each is due at a random moment within so long after that
-	To          string             // the group that gets them; "" = for each the one it failed in
+	Delay       time.Duration      // from the redrive of a letter to its due time
+	Spread      time.Duration      // a further random delay of up to this long
+	To          string             // the group that gets the letters; "" = for each the group in which it failed
 	MaxAttempts int                // replaces that of each; 0 = keep
 	Expires     time.Time          // of each, by the server's clock; zero = never
-	// letters per second, over any time; after a stall at most one second's worth is sent at once; 0 = no limit
+	// letters per second, over any time; after a stall at most one second's worth at once; 0 = no limit
 	Rate   float64
-	DryRun bool // changes nothing, and counts what would happen
+	DryRun bool // changes nothing, and counts the outcomes
 
-	// Selected is called for each letter before anything is done with it.
+	// Selected is called for each letter before it is redriven.
 	Selected func(Letter)
 
-	// Progress is called after each call to the server with the number of letters done so far, and of all there are to do.
+	// Progress is called after each call to the server, with the number of letters done so far and the total.
 	Progress func(done, total int)
 }
 
@@ -100,13 +100,13 @@ func isUnreadable(l Letter) bool {
 // RedriveResult counts the outcomes of a redrive.
 type RedriveResult struct {
 	Scheduled int `json:"scheduled"`
-	Gone      int `json:"gone"` // redriven or purged by someone else, or never there
-	// left as they are: their body was lost or could not be kept, and no payload was given
+	Gone      int `json:"gone"` // redriven or purged by somebody else, or never existed
+	// unchanged: the body was lost or could not be kept, and no payload was given
 	NoPayload int `json:"no_payload"`
-	// likewise: their headers and other fields cannot be read or are too much, and no headers were given
+	// unchanged: headers and other fields are unreadable or too large, and no headers were given
 	Unreadable int      `json:"unreadable"`
-	GroupGone  int      `json:"group_gone"`            // likewise: the stream does not have their group
-	GoneGroups []string `json:"gone_groups,omitempty"` // these groups
+	GroupGone  int      `json:"group_gone"`            // unchanged: the stream lacks their group
+	GoneGroups []string `json:"gone_groups,omitempty"` // the missing groups
 }
 
 // Left returns how many letters are left unchanged.

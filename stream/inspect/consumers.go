@@ -19,21 +19,21 @@ import (
 type Consumer struct {
 	Group      string `json:"group"`
 	Consumer   string `json:"consumer"`
-	Partitions []int  `json:"partitions"` // in which it reads, or once read
+	Partitions []int  `json:"partitions"` // in which it reads, or has read
 	Pending    int64  `json:"pending"`    // entries that it holds
 
-	// Idle is the time since it last read or extended something, in whichever partition that was last. Before Redis 7.2 a read
-	// that returned nothing does not count. Inactive is the time since it was last given an entry; nil before Redis 7.2.
+	// Idle is the time since its last read or extend, in any partition. Before Redis 7.2 a read without entries does
+	// not count. Inactive is the time since it was last given an entry; nil before Redis 7.2.
 	Idle     view.Millis  `json:"idle_ms"`
 	Inactive *view.Millis `json:"inactive_ms,omitempty"`
 
-	// OldestIdle is how long the entry that it neglects most was neither delivered nor extended. OldestApprox: it is a lower
-	// bound, because only the oldest 10,000 pending entries of the group were read, in each partition.
+	// OldestIdle is the longest time that one of its entries was neither delivered nor extended. OldestApprox: it is a
+	// lower bound, because only the oldest 10,000 pending entries of the group were read, in each partition.
 	OldestIdle   view.Millis `json:"oldest_idle_ms"`
 	OldestApprox bool        `json:"oldest_idle_approx,omitempty"`
 
-	// Alive: Idle is less than the visibility timeout of the group. A consumer that is not alive may have died; where Inactive is
-	// nil, it may also have had nothing to do.
+	// Alive: Idle is less than the visibility timeout of the group. A consumer that is not alive may have died; if
+	// Inactive is nil, it may also just have no work.
 	Alive bool `json:"alive"`
 }
 

@@ -24,8 +24,8 @@ type Sighting struct {
 	Why        string `json:"why,omitempty"`        // why it is not delivered, or not done, in words for people
 	For        string `json:"for,omitempty"`        // ready, pending: the group, of a retry
 	Deliveries int64  `json:"deliveries,omitempty"` // pending: how often the entry was delivered, by the server's count
-	Cancelled  bool   `json:"cancelled,omitempty"`  // pending: the message was; the consumer is told, and ends it
-	// scheduled, retrying: ID of the entry that went back to the schedule, or of the letter that was redriven
+	Cancelled  bool   `json:"cancelled,omitempty"`  // pending: it was cancelled; the consumer learns of it, and ends it
+	// scheduled, retrying: ID of the entry that was scheduled again, or of the letter that was redriven
 	Before string `json:"before,omitempty"`
 }
 
@@ -38,13 +38,13 @@ type Window struct {
 // Finding is the result of Find: the places of a message, its history with times, and the extent of the search.
 type Finding struct {
 	ID      string     `json:"id"`
-	At      time.Time  `json:"at"` // by the server's clock, when the look began
+	At      time.Time  `json:"at"` // by the server's clock, at the beginning of the search
 	Places  []Sighting `json:"places"`
-	Why     string     `json:"why,omitempty"` // why it is nowhere, if that is known; each place has its own Why
+	Why     string     `json:"why,omitempty"` // why it is nowhere, if known; each place has its own Why
 	History []Moment   `json:"history"`
 	Windows []Window   `json:"windows,omitempty"`
-	Queues  int        `json:"queues"` // how many were looked at
-	Looked  int64      `json:"looked"` // how many members, entries and letters were read, where none can be looked up
+	Queues  int        `json:"queues"` // searched
+	Looked  int64      `json:"looked"` // members, entries and letters that were read, where no lookup by ID is possible
 }
 
 // FindOptions change what Find does. The zero value is valid.

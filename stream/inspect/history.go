@@ -28,7 +28,7 @@ type Moment struct {
 	Group   string    `json:"group,omitempty"`
 	Attempt int       `json:"attempt,omitempty"`
 	Entry   string    `json:"entry,omitempty"`
-	Detail  string    `json:"detail,omitempty"` // consumer; reason; the last error
+	Detail  string    `json:"detail,omitempty"` // consumer; reason; last error
 }
 
 // history returns the past and future events of the message in a finding, sorted.

@@ -20,17 +20,17 @@ type Due struct {
 	Due         time.Time         `json:"due"`
 	Overdue     bool              `json:"overdue,omitempty"` // by the server's clock
 	Key         string            `json:"key,omitempty"`
-	Waits       bool              `json:"waits_for_key,omitempty"` // it is due, and another message of its key is in flight
+	Waits       bool              `json:"waits_for_key,omitempty"` // due, but another message of its key is in flight
 	ID          string            `json:"id"`
 	Partition   int               `json:"partition,omitempty"`
 	For         string            `json:"for,omitempty"` // a retry: the group
 	Attempt     int               `json:"attempt"`
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     time.Time         `json:"expires,omitzero"`
-	Error       string            `json:"error,omitempty"` // of the attempt before
+	Error       string            `json:"error,omitempty"` // of the last attempt
 	Headers     map[string]string `json:"headers,omitempty"`
 	Bytes       int64             `json:"payload_bytes"`
-	Payload     view.Payload      `json:"payload,omitempty"`   // when it was asked for
+	Payload     view.Payload      `json:"payload,omitempty"`   // if requested
 	Malformed   bool              `json:"malformed,omitempty"` // its meta cannot be read: it will be a dead letter
 
 	member string
@@ -40,7 +40,7 @@ type Due struct {
 type Peeked struct {
 	At    time.Time // by the server's clock
 	Next  []Due
-	Total int64 // how many members the schedule has
+	Total int64 // size of the schedule
 	Held  bool
 }
 

@@ -27,12 +27,12 @@ type PendingEntry struct {
 	Consumer  string      `json:"consumer"`
 	Idle      view.Millis `json:"idle_ms"` // since it was delivered or extended
 	Since     time.Time   `json:"since"`   // when the entry became ready
-	Held      view.Millis `json:"held_ms"` // since it was delivered to Consumer, at least: see HeldSince
-	// HeldSince is when the entry was delivered to Consumer. It is known exactly when a bridge looked at the entry before the
-	// consumer extended it for the first time; else it is the first extension that was seen, or the last one.
+	Held      view.Millis `json:"held_ms"` // since it was delivered to Consumer; a lower bound: see HeldSince
+	// HeldSince is when the entry was delivered to Consumer. It is exact if a bridge saw the entry before the consumer
+	// extended it for the first time; otherwise it is the first extension that was seen, or the last one.
 	HeldSince  time.Time `json:"held_since"`
 	Deliveries int64     `json:"deliveries"`
-	Cancelled  bool      `json:"cancelled,omitempty"` // the message was: the consumer is told, and ends it
+	Cancelled  bool      `json:"cancelled,omitempty"` // it was cancelled: the consumer learns of it, and ends it
 	Attempt    int       `json:"attempt,omitempty"`
 	BodyLost   bool      `json:"body_lost,omitempty"`
 }

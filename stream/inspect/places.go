@@ -32,17 +32,17 @@ type Place struct {
 	State     State    `json:"state"`
 	Partition int      `json:"partition,omitempty"`
 	Group     string   `json:"group,omitempty"`  // retrying, pending, dead
-	Groups    []string `json:"groups,omitempty"` // ready: those that were not given it yet
-	// ready, pending: ID of the stream entry; dead: of the one that failed
+	Groups    []string `json:"groups,omitempty"` // ready: groups that were not given it yet
+	// ready, pending: ID of the stream entry; dead: of the entry that failed
 	Entry       string            `json:"entry,omitempty"`
 	Letter      string            `json:"letter,omitempty"`    // dead: its name; see Letter
 	Consumer    string            `json:"consumer,omitempty"`  // pending
 	Idle        view.Millis       `json:"idle_ms,omitempty"`   // pending: since it was delivered or extended
-	Held        view.Millis       `json:"held_ms,omitempty"`   // pending: since it was delivered to Consumer, at least
-	HeldSince   time.Time         `json:"held_since,omitzero"` // pending: when that was; see PendingEntry
+	Held        view.Millis       `json:"held_ms,omitempty"`   // pending: since that delivery; a lower bound
+	HeldSince   time.Time         `json:"held_since,omitzero"` // pending: time of that delivery; see PendingEntry
 	Due         time.Time         `json:"due,omitzero"`
 	Key         string            `json:"key,omitempty"`
-	Waits       bool              `json:"waits_for_key,omitempty"` // scheduled: it is due, and another message of its key is in flight
+	Waits       bool              `json:"waits_for_key,omitempty"` // due, but another message of its key is in flight
 	Attempt     int               `json:"attempt"`
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     time.Time         `json:"expires,omitzero"`

@@ -37,30 +37,30 @@ type QueueSample struct {
 	Partitions int    `json:"partitions"`
 	Held       bool   `json:"held"`
 	Flow
-	Err error `json:"-"` // the queue could not be looked at; the rest is of the last time that it could
+	Err error `json:"-"` // the queue could not be read; the rest is from the last successful look
 
-	Scheduled int64       `json:"scheduled"` // with retries, and with what is overdue
+	Scheduled int64       `json:"scheduled"` // includes retries, and overdue messages
 	Overdue   int64       `json:"overdue"`
-	Behind    view.Millis `json:"behind_ms"`  // how late the oldest overdue message is by now
-	Stalled   view.Millis `json:"stalled_ms"` // for how long messages have been overdue while nothing became ready
+	Behind    view.Millis `json:"behind_ms"`  // lateness of the oldest overdue message
+	Stalled   view.Millis `json:"stalled_ms"` // how long messages have been overdue while none became ready
 
-	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen within a
-	// minute. Entries that a worker was quicker to acknowledge are not seen.
+	// Late is the greatest lateness of the newest entries: when each became ready − when it was due. Nil: none was seen
+	// within a minute. Entries that a worker acknowledged before the look are not seen.
 	Late *view.Millis `json:"late_ms,omitempty"`
 
 	Ready       int64         `json:"ready"` // see QueueStats
 	ReadyApprox bool          `json:"ready_approx,omitempty"`
 	Entries     int64         `json:"entries"`
 	Dead        int64         `json:"dead"`
-	NewestDead  *view.Millis  `json:"newest_dead_ms,omitempty"` // how old the newest dead letter is; nil: more than 5 minutes
-	PerSecond   *QueueRates   `json:"per_second,omitempty"`     // since the look before; nil at the first
+	NewestDead  *view.Millis  `json:"newest_dead_ms,omitempty"` // age of the newest dead letter; nil: over 5 minutes
+	PerSecond   *QueueRates   `json:"per_second,omitempty"`     // since the last look; nil at the first one
 	Groups      []GroupSample `json:"groups"`
-	MoreGroups  int           `json:"more_groups,omitempty"` // that were not looked at
+	MoreGroups  int           `json:"more_groups,omitempty"` // groups that were not read
 }
 
 // QueueRates are the events of a queue per second. Nil: the server does not tell.
 type QueueRates struct {
-	In   *float64 `json:"in"`   // became scheduled, retries included, less what was cancelled
+	In   *float64 `json:"in"`   // became scheduled, including retries, minus cancelled ones
 	Out  *float64 `json:"out"`  // became ready
 	Done *float64 `json:"done"` // were freed, because every group was done with them
 }
@@ -69,36 +69,37 @@ type QueueRates struct {
 type GroupSample struct {
 	Name      string       `json:"name"`
 	Lag       int64        `json:"lag"`
-	LagApprox bool         `json:"lag_approx,omitempty"` // Lag is an upper bound: the server does not say
+	LagApprox bool         `json:"lag_approx,omitempty"` // Lag is an upper bound: the server does not tell it
 	Pending   int64        `json:"pending"`
-	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // how long the oldest pending entry has been without a sign of life
+	Oldest    *view.Millis `json:"oldest_idle_ms,omitempty"` // since the oldest pending entry was delivered or extended
 
-	// OldestHeld is for how long the entry is held that is held for longest, of the oldest ones of each partition, and Holder the
+	// OldestHeld is the longest time that one of the oldest entries of each partition has been held, and Holder its
 	// consumer. Usual: see GroupStats.
 	OldestHeld *view.Millis `json:"oldest_held_ms,omitempty"`
 	Holder     string       `json:"holder,omitempty"`
 	Usual      *view.Millis `json:"usual_ms,omitempty"`
 
-	// Waiting is for how long the oldest of those entries has waited, at least: the Watcher sees the newest entries only, and
-	// whether the group moves on between looks. Unread: see GroupStats.
+	// Waiting is how long the oldest undelivered entry has waited, as a lower bound: the Watcher sees only the newest
+	// entries, and whether the group advances between looks. Unread: see GroupStats.
 	Waiting *view.Millis `json:"waiting_ms,omitempty"`
 	Unread  *view.Millis `json:"unread_ms,omitempty"`
 
-	Visibility     time.Duration `json:"-"` // the group's visibility timeout; 0: it holds nothing
-	HandlerTimeout time.Duration `json:"-"` // how long a handler may take by the policy; 0: no limit, or it holds nothing
+	Visibility     time.Duration `json:"-"` // visibility timeout; 0: the group holds nothing
+	HandlerTimeout time.Duration `json:"-"` // of a handler, by the policy; 0: no limit, or nothing is held
 
-	// Alive is how many consumers asked for entries within the last minute, of Consumers. AliveApprox: before Redis 7.2 a
-	// consumer without work cannot be told from one that is gone, and all count.
+	// Alive counts those of Consumers that read within the last minute. AliveApprox: before Redis 7.2 an idle consumer
+	// looks like a dead one, and all count as alive.
 	Alive       int64 `json:"alive"`
 	AliveApprox bool  `json:"alive_approx,omitempty"`
 	Consumers   int64 `json:"consumers"`
 
-	// Retrying is how many retries for the group are among the 100 members of each partition that are due next. RetryingMore: the
-	// schedule is longer than that.
+	// Retrying is the number of the group's retries among the 100 members of each partition that are due next.
+	// RetryingMore: the schedule is longer.
 	Retrying     int64 `json:"retrying"`
 	RetryingMore bool  `json:"retrying_more,omitempty"`
 
-	// Done is how many deliveries ended per second: acknowledged, failed, or skipped because they are for another group.
+	// Done is the number of deliveries that ended per second: acknowledged, failed, or skipped as another group's
+	// retry.
 	Done *float64 `json:"done_per_second,omitempty"`
 }
 

@@ -30,32 +30,32 @@ type QueueStats struct {
 	Held       bool   `json:"held"`
 	Flow
 
-	Scheduled     int64       `json:"scheduled"` // with retries, and with what is overdue
+	Scheduled     int64       `json:"scheduled"` // includes retries, and overdue messages
 	Overdue       int64       `json:"overdue"`
 	OldestOverdue view.Millis `json:"oldest_overdue_ms"`
-	Stalled       view.Millis `json:"stalled_ms"`        // for how long messages have been overdue while nothing became ready
-	NextDue       time.Time   `json:"next_due,omitzero"` // the earliest due time that is still to come
+	Stalled       view.Millis `json:"stalled_ms"`        // how long messages have been overdue while none became ready
+	NextDue       time.Time   `json:"next_due,omitzero"` // the earliest future due time
 
-	WaitForKey   int64 `json:"wait_for_key,omitempty"`   // of what is scheduled: due, and another message of their key is in flight
-	Turns        int64 `json:"turns,omitempty"`          // notes of keys: one for each message in flight, and for each that waits
-	LooksSeconds int64 `json:"due_in_seconds,omitempty"` // due times that look like seconds where milliseconds belong
+	WaitForKey   int64 `json:"wait_for_key,omitempty"`   // due, but another message of their key is in flight
+	Turns        int64 `json:"turns,omitempty"`          // notes of keys: one per message in flight or waiting
+	LooksSeconds int64 `json:"due_in_seconds,omitempty"` // due times that seem to be seconds instead of milliseconds
 
-	// Ready is how many entries at least one group has not been given yet; all, when there are no groups.
+	// Ready is the number of entries that at least one group has not been given; without groups, of all entries.
 	Ready        int64 `json:"ready"`
 	ReadyApprox  bool  `json:"ready_approx,omitempty"`
 	Entries      int64 `json:"entries"` // of the stream: ready, pending, and acknowledged but not freed yet
 	Dead         int64 `json:"dead"`
 	DedupWindows int64 `json:"dedup_windows"`
-	// how old the newest dead letter is; nil: there is none, or no group
+	// age of the newest dead letter; nil: there is none, or no group
 	NewestDead *view.Millis `json:"newest_dead_ms,omitempty"`
 
 	Groups []GroupStats `json:"groups"`
-	// per key, by the last part of its name; absent where the server does not say
+	// per key, by the last part of its name; absent if the server does not tell
 	Memory   map[string]int64 `json:"memory_bytes,omitempty"`
 	Policy   stream.Policy    `json:"policy"` // for groups without settings of their own
 	Warnings []string         `json:"warnings,omitempty"`
 
-	ByPartition []PartitionStats `json:"by_partition,omitempty"` // of a queue that has more than one
+	ByPartition []PartitionStats `json:"by_partition,omitempty"` // if the queue has several partitions
 }
 
 // PartitionStats is the contents of one partition of a queue: see QueueStats.
@@ -68,41 +68,41 @@ type PartitionStats struct {
 	Entries     int64  `json:"entries"`
 	Pending     int64  `json:"pending"` // of all groups
 	Dead        int64  `json:"dead"`
-	Memory      *int64 `json:"memory_bytes,omitempty"` // absent where the server does not say
+	Memory      *int64 `json:"memory_bytes,omitempty"` // absent if the server does not tell
 }
 
 // GroupStats is the state of one group of a queue.
 type GroupStats struct {
 	Name string `json:"name"`
 
-	// Lag is how many entries the group has not been given yet. It is counted, because the server's own figure is wrong after
-	// entries were deleted out of order: from the oldest entry on and from the newest on, until one count reaches the group's
-	// last delivered entry. LagApprox: neither did within 10,000 entries or 2 MiB; then Lag is the server's figure, or an
-	// upper bound where it has none.
+	// Lag is the number of entries that the group has not been given. It is counted, because the server's own figure is
+	// wrong after entries were deleted out of order: from the oldest entry and from the newest, until one count reaches
+	// the group's last delivered entry. LagApprox: neither did within 10,000 entries or 2 MiB; then Lag is the server's
+	// figure, or an upper bound if it has none.
 	Lag       int64 `json:"lag"`
 	LagApprox bool  `json:"lag_approx,omitempty"`
 
-	// Waiting is for how long the oldest of those entries has waited, at least; nil: none waits. Unread: and for how long while
-	// no consumer of the group read, in the partition where that is longest.
+	// Waiting is how long the oldest of these entries has waited, as a lower bound; nil: none waits. Unread is how long
+	// no consumer of the group has read meanwhile, in the partition where that is longest.
 	Waiting *view.Millis `json:"waiting_ms,omitempty"`
 	Unread  *view.Millis `json:"unread_ms,omitempty"`
 
 	Pending       int64         `json:"pending"`
-	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the one that is idle for longest
+	OldestPending *PendingEntry `json:"oldest_pending,omitempty"` // the oldest entry, not the longest idle one
 
-	// OldestHeld is the entry that is held for longest, of the oldest ones of each partition. Usual is how long deliveries took
-	// lately, in the partition where they took longest; nil: not known.
+	// OldestHeld is the entry held for the longest time, of the oldest ones of each partition. Usual is the recent
+	// duration of deliveries, in the partition where they took longest; nil: unknown.
 	OldestHeld *PendingEntry `json:"oldest_held,omitempty"`
 	Usual      *view.Millis  `json:"usual_ms,omitempty"`
 
-	Consumers int64 `json:"consumers"` // each counts once, in however many partitions it reads
+	Consumers int64 `json:"consumers"` // each counts once, however many partitions it reads
 
-	// Retrying is how many retries are scheduled for the group. RetryingApprox: projected from the first 50,000 members of the
-	// schedule.
+	// Retrying is the number of scheduled retries for the group. RetryingApprox: extrapolated from the first 50,000
+	// members of the schedule.
 	Retrying       int64 `json:"retrying"`
 	RetryingApprox bool  `json:"retrying_approx,omitempty"`
 
-	// Dead is how many dead letters the group has. DeadApprox: of the newest 10,000 letters or 2 MiB only.
+	// Dead is the number of the group's dead letters. DeadApprox: of the newest 10,000 letters or 2 MiB only.
 	Dead       int64 `json:"dead"`
 	DeadApprox bool  `json:"dead_approx,omitempty"`
 

@@ -28,32 +28,32 @@ type Change struct {
 	Event    string      `json:"event"` // one of the Event constants
 	Group    string      `json:"group,omitempty"`
 	Attempt  int         `json:"attempt,omitempty"`
-	Due      time.Time   `json:"due,omitzero"`       // from then on
-	Was      time.Time   `json:"was,omitzero"`       // rescheduled: due before
-	Late     view.Millis `json:"late_ms,omitempty"`  // ready: after it was due
-	After    view.Millis `json:"after_ms,omitempty"` // how an entry ended: after it was ready
-	Idle     view.Millis `json:"idle_ms,omitempty"`  // how an entry ended: after it was delivered, or last extended
+	Due      time.Time   `json:"due,omitzero"`       // since the change
+	Was      time.Time   `json:"was,omitzero"`       // rescheduled: the former due time
+	Late     view.Millis `json:"late_ms,omitempty"`  // ready: time since it was due
+	After    view.Millis `json:"after_ms,omitempty"` // end of an entry: time since it was ready
+	Idle     view.Millis `json:"idle_ms,omitempty"`  // end of an entry: time since it was delivered or last extended
 	Entry    string      `json:"entry,omitempty"`
 	Letter   string      `json:"letter,omitempty"`
 	Reason   string      `json:"reason,omitempty"`
 	Error    string      `json:"error,omitempty"`
-	Consumer string      `json:"consumer,omitempty"` // who held the entry, where somebody else ended that
-	By       string      `json:"by,omitempty"`       // who did it
+	Consumer string      `json:"consumer,omitempty"` // holder of the entry, if another one ended it
+	By       string      `json:"by,omitempty"`       // author of the change
 }
 
 // Story is the recorded changes of a message in the histories of queues, oldest first.
 type Story struct {
 	ID      string    `json:"id"`
-	At      time.Time `json:"at"` // by the server's clock, when it was read
+	At      time.Time `json:"at"` // by the server's clock, at the time of reading
 	Changes []Change  `json:"changes"`
-	Queues  int       `json:"queues"` // how many have a history
-	Looked  int64     `json:"looked"` // how many entries of histories were read
+	Queues  int       `json:"queues"` // queues with a history
+	Looked  int64     `json:"looked"` // entries of histories that were read
 }
 
 // StoryOptions change what ReadStory does. The zero value is valid.
 type StoryOptions struct {
-	Queues   []string                  // where to look; none = all that are registered
-	Progress func(looked, total int64) // called now and then, one at a time; total grows
+	Queues   []string                  // where to look; none = all registered queues
+	Progress func(looked, total int64) // called at intervals, one call at a time; total grows
 }
 
 // ReadStory reads the changes of a message, even of one that is gone, from the histories of queues that keep one. It is

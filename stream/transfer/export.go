@@ -24,9 +24,9 @@ const (
 
 // Export reads the contents of a queue. Records iterates over them, and the queue may be in use meanwhile.
 type Export struct {
-	// LeftOut counts, once Records is through, entries of the stream that could not be delivered a second time: their body is
-	// lost, or malformed. They are not among the records.
-	// Recurrences that nobody could write elsewhere are counted too: their name is no text.
+	// LeftOut is the number of entries left out, once Records is through: their body is lost or malformed, so they
+	// could not be delivered again. It also counts recurrences that cannot be written elsewhere, because their name is
+	// not text.
 	LeftOut int
 
 	c             rueidis.Client

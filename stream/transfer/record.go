@@ -41,17 +41,17 @@ type Record struct {
 	Payload     view.Payload      `json:"payload"` // a string, {"base64": "…"} when it is not UTF-8, null when it was lost
 	Headers     map[string]string `json:"headers,omitempty"`
 	Attempt     int               `json:"attempt,omitempty"` // absent = 1
-	For         string            `json:"for,omitempty"`     // scheduled, ready: the only group it is for
-	Entry       string            `json:"entry,omitempty"`   // of a retry, ready or dead: the stream entry
+	For         string            `json:"for,omitempty"`     // scheduled, ready: the only group that gets it
+	Entry       string            `json:"entry,omitempty"`   // retry, ready or dead: the stream entry
 	MaxAttempts int               `json:"max_attempts,omitempty"`
 	Expires     int64             `json:"expires_ms,omitempty"`
 	Error       string            `json:"error,omitempty"`
-	Letter      string            `json:"letter,omitempty"` // dead: its name; scheduled: ID of the dead letter that was redriven
-	Group       string            `json:"group,omitempty"`  // dead only, as the three below
+	Letter      string            `json:"letter,omitempty"` // dead: its name; scheduled: ID of the redriven dead letter
+	Group       string            `json:"group,omitempty"`  // only for dead, as the three below
 	Reason      string            `json:"reason,omitempty"`
 	Dead        int64             `json:"dead_ms,omitempty"`
-	Extra       map[string]string `json:"extra,omitempty"` // fields nobody knows
-	Plan        string            `json:"plan,omitempty"`  // of a recurrence: "" = it begins anew
+	Extra       map[string]string `json:"extra,omitempty"` // unknown fields
+	Plan        string            `json:"plan,omitempty"`  // of a recurrence: "" = it starts anew
 
 	Member []byte   `json:"member_base64,omitempty"` // scheduled: the member of the schedule
 	Meta   []byte   `json:"meta_base64,omitempty"`   // scheduled: its meta
