@@ -48,7 +48,7 @@ func (s Scope) Into(taken *[]Retry) Scope {
 // the call to its end. ErrNotScheduled: nothing waited. Cancel does not stop a handler that already works on the
 // message: if that handler fails, the message is retried.
 func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) error {
-	first, wide, err := widths(scopes)
+	first, wide, err := selected(scopes)
 	if err != nil {
 		return fmt.Errorf("cancel %s/%s: %w", queue, id, err)
 	}
@@ -58,7 +58,7 @@ func (c *Client) Cancel(ctx context.Context, queue, id string, scopes ...Scope) 
 	}
 	for _, s := range wide {
 		taken, failed := c.producer.CancelRetries(ctx, queue, s.group, id)
-		done, err = s.took(taken) || done, errors.Join(err, failed)
+		done, err = s.record(taken) || done, errors.Join(err, failed)
 	}
 	if err == nil && !done {
 		err = fmt.Errorf("cancel %s/%s: %w", queue, id, ErrNotScheduled)
@@ -77,7 +77,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	if onlyDue := (NewMessage{Delay: m.Delay, At: m.At}); to == nil || !reflect.DeepEqual(m, onlyDue) {
 		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, lua.Invalid("to", "", "must be In or At"))
 	}
-	first, wide, err := widths(scopes)
+	first, wide, err := selected(scopes)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("reschedule %s/%s: %w", queue, id, err)
 	}
@@ -92,7 +92,7 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	}
 	for _, s := range wide {
 		taken, failed := c.producer.RescheduleRetries(ctx, queue, s.group, m.Delay, m.At, id)
-		s.took(taken)
+		s.record(taken)
 		for _, r := range taken {
 			if due.IsZero() || r.Due.Before(due) {
 				due = r.Due
@@ -106,8 +106,8 @@ func (c *Client) Reschedule(ctx context.Context, queue, id string, to Option, sc
 	return due, err
 }
 
-// widths returns whether the scopes select the scheduled message, and the scopes that select retries.
-func widths(scopes []Scope) (first bool, wide []Scope, err error) {
+// selected returns whether the scopes select the scheduled message, and the scopes that select retries.
+func selected(scopes []Scope) (first bool, wide []Scope, err error) {
 	first = len(scopes) == 0
 	for _, s := range scopes {
 		first = first || !s.alone
@@ -118,7 +118,7 @@ func widths(scopes []Scope) (first bool, wide []Scope, err error) {
 	return first, scopes, err
 }
 
-func (s Scope) took(taken []Retry) bool {
+func (s Scope) record(taken []Retry) bool {
 	if s.into != nil {
 		*s.into = append(*s.into, taken...)
 	}

@@ -41,10 +41,10 @@ type ClientConfig struct {
 // Client schedules, cancels and reschedules messages. It is safe for concurrent use: concurrent calls share a round
 // trip. Close it before its Redis. To find a message use admin.Admin.Locate, which needs the rights of an operator.
 type Client struct {
-	producer *producer.Producer
-	planner  *planner.Planner
-	patience time.Duration
-	closed   atomic.Bool
+	producer     *producer.Producer
+	planner      *planner.Planner
+	retryTimeout time.Duration
+	closed       atomic.Bool
 }
 
 // Durability is the confirmation that a write waits for: see [lua.Durability].
@@ -77,12 +77,12 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, lua.Faults("client", err)
 	}
-	patience := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
+	retryTimeout := cmp.Or(max(cfg.RetryTimeout, -1), producer.DefaultRetryTimeout)
 	plans := planner.New(redis, cfg.Prefix, cfg.Name, cfg.Logger)
 	if cfg.AllowOldBridges {
 		plans = plans.AllowOldBridges()
 	}
-	return &Client{producer: p, planner: plans, patience: patience}, nil
+	return &Client{producer: p, planner: plans, retryTimeout: retryTimeout}, nil
 }
 
 func withPrefix(prefix string) string {
@@ -92,7 +92,7 @@ func withPrefix(prefix string) string {
 	return prefix
 }
 
-// NewMessage is a message to schedule, with all that options set: see [producer.Message] for its fields.
+// NewMessage is a message to schedule, as Send takes it; each Option sets one field: see [producer.Message].
 type NewMessage = producer.Message
 
 // Receipt is the ID and the due time of a stored message: see [producer.Receipt].

@@ -47,12 +47,12 @@ var (
 //
 // The methods about recurrences need more rights than a producer has: see docs/operations/users.md.
 func (c *Client) Recur(ctx context.Context, r Recurrence) (RecurrenceChange, error) {
-	return tried(ctx, c, func(ctx context.Context) (RecurrenceChange, error) { return c.planner.Put(ctx, r) })
+	return retry(ctx, c, func(ctx context.Context) (RecurrenceChange, error) { return c.planner.Put(ctx, r) })
 }
 
 // Recurrences returns the recurrences of a queue, in the order of their names, each with its next three times.
 func (c *Client) Recurrences(ctx context.Context, queue string) ([]RecurrenceState, error) {
-	return tried(ctx, c, func(ctx context.Context) ([]RecurrenceState, error) { return c.planner.List(ctx, queue) })
+	return retry(ctx, c, func(ctx context.Context) ([]RecurrenceState, error) { return c.planner.List(ctx, queue) })
 }
 
 // PauseRecurrence stops a recurrence until it is resumed, and cancels its scheduled messages. ErrNoRecurrence,
@@ -68,14 +68,14 @@ func (c *Client) ResumeRecurrence(ctx context.Context, queue, name string) error
 }
 
 func (c *Client) hold(ctx context.Context, queue, name string, paused bool) error {
-	_, err := tried(ctx, c, func(ctx context.Context) (bool, error) { return c.planner.Pause(ctx, queue, name, paused) })
+	_, err := retry(ctx, c, func(ctx context.Context) (bool, error) { return c.planner.Pause(ctx, queue, name, paused) })
 	return err
 }
 
 // RemoveRecurrence removes a recurrence and cancels its scheduled messages, but not those of RunRecurrence.
 // ErrNoRecurrence: also when the call is repeated after a lost reply and finds the recurrence gone.
 func (c *Client) RemoveRecurrence(ctx context.Context, queue, name string) error {
-	_, err := tried(ctx, c, func(ctx context.Context) (int, error) { return c.planner.Remove(ctx, queue, name) })
+	_, err := retry(ctx, c, func(ctx context.Context) (int, error) { return c.planner.Remove(ctx, queue, name) })
 	return err
 }
 
@@ -91,8 +91,8 @@ func (c *Client) RunRecurrence(ctx context.Context, queue, name string) (Receipt
 	return Receipt{ID: id, Due: due}, err
 }
 
-// tried repeats a call that may run twice, after temporary errors, for at most the Client's RetryTimeout.
-func tried[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
+// retry repeats a call that may run twice, after temporary errors, for at most the Client's RetryTimeout.
+func retry[T any](ctx context.Context, c *Client, call func(context.Context) (T, error)) (T, error) {
 	pause := 50 * time.Millisecond
 	for began := time.Now(); ; pause = min(2*pause, time.Second) {
 		var none T
@@ -100,7 +100,7 @@ func tried[T any](ctx context.Context, c *Client, call func(context.Context) (T,
 			return none, ErrClosed
 		}
 		got, err := call(ctx)
-		if !lua.Temporary(err) || ctx.Err() != nil || time.Since(began)+pause > c.patience {
+		if !lua.Temporary(err) || ctx.Err() != nil || time.Since(began)+pause > c.retryTimeout {
 			return got, err
 		}
 		select {
