@@ -2,9 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/lua"
@@ -71,13 +68,8 @@ type WantedRecurrence struct {
 	Paused *bool
 }
 
-// AppliedRecurrence is the change that ApplyRecurrences made to a recurrence or, with dryRun, would make.
-type AppliedRecurrence struct {
-	Queue     string `json:"queue"`
-	Name      string `json:"name"`
-	Did       string `json:"did"`        // "added", "changed", "removed", "unchanged"
-	TakenBack int    `json:"taken_back"` // planned messages that were cancelled
-}
+// AppliedRecurrence is the change that ApplyRecurrences made to a recurrence, or would make: see [planner.Applied].
+type AppliedRecurrence = planner.Applied
 
 // ApplyRecurrences makes the recurrences of an owner equal to wanted, in all queues: it adds, changes and removes
 // recurrences with the owner's label. ErrInvalid: a recurrence is wrong, or its name belongs to another owner or to
@@ -87,88 +79,13 @@ func (a *Admin) ApplyRecurrences(ctx context.Context, owner string, wanted []Wan
 	if owner == "" {
 		return nil, lua.Invalid("owner", owner, "must not be empty")
 	}
-	type place struct{ queue, name string }
-	var errs []error
-	want := map[place]*WantedRecurrence{}
 	queues, err := a.Queues(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for i := range wanted {
-		w := &wanted[i]
-		w.Owner = owner
-		at := place{w.Queue, w.Name}
-		if want[at] != nil {
-			errs = append(errs, fmt.Errorf("recurrence %s of %s: %w", w.Name, w.Queue,
-				lua.Invalid("name", w.Name, "must be given once")))
-		}
-		if _, err := w.Compile(); err != nil {
-			errs = append(errs, fmt.Errorf("recurrence %s of %s: %w", w.Name, w.Queue, err))
-		} else {
-			queues = append(queues, w.Queue)
-		}
-		want[at] = w
+	all := make([]planner.Wanted, len(wanted))
+	for i, one := range wanted {
+		all[i] = planner.Wanted{Spec: one.Recurrence, Paused: one.Paused}
 	}
-	slices.Sort(queues)
-	var applied []AppliedRecurrence
-	known := map[place]bool{}
-	for _, queue := range slices.Compact(queues) {
-		states, err := a.Recurrences(ctx, queue)
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range states {
-			at := place{queue, s.Spec.Name}
-			w := want[at]
-			switch {
-			case w != nil && s.Spec.Owner != owner:
-				errs = append(errs, lua.Invalid("owner", owner, "must be the one that recurrence %s of %s has, %q",
-					at.name, queue, s.Spec.Owner))
-			case w == nil && s.Spec.Owner == owner:
-				applied = append(applied, AppliedRecurrence{Queue: queue, Name: at.name, Did: "removed"})
-			case w != nil:
-				known[at] = true
-				w.Recurrence.Paused = s.Spec.Paused
-				if w.Paused != nil {
-					w.Recurrence.Paused = *w.Paused
-				}
-				did := "unchanged"
-				if s.Problem != "" || !w.Equal(s.Spec) {
-					did = "changed"
-				}
-				applied = append(applied, AppliedRecurrence{Queue: queue, Name: at.name, Did: did})
-			}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	for i := range wanted {
-		w := &wanted[i]
-		if at := (place{w.Queue, w.Name}); !known[at] {
-			w.Recurrence.Paused = w.Paused != nil && *w.Paused
-			applied = append(applied, AppliedRecurrence{Queue: w.Queue, Name: w.Name, Did: "added"})
-		}
-	}
-	if dryRun {
-		return applied, nil
-	}
-	for i := range applied {
-		one := &applied[i]
-		switch one.Did {
-		case "removed":
-			one.TakenBack, err = a.RemoveRecurrence(ctx, one.Queue, one.Name)
-			if errors.Is(err, bridge.ErrNoRecurrence) {
-				err = nil
-			}
-		case "added", "changed":
-			var c bridge.RecurrenceChange
-			c, err = a.Recur(ctx, want[place{one.Queue, one.Name}].Recurrence)
-			one.TakenBack = c.TakenBack
-		}
-		if err != nil {
-			return applied[:i], err
-		}
-	}
-	return applied, nil
+	return a.planner().Apply(ctx, owner, all, queues, dryRun)
 }
