@@ -189,8 +189,30 @@ func TestBridgeBringsNothingThatAProducerDoesNotNeed(t *testing.T) {
 // that our tests also need are in a process of their own: integration/redistest/helper.
 const mostFetched = 12
 
-// A new program does not fetch a Docker client. The go command uses the module cache that this module's tests have
-// filled.
+// program is a program of another module. It implements bridge.Observer, whose types it can name only as bridge does.
+const program = `package main
+
+import (
+	"time"
+
+	"` + module + `/bridge"
+)
+
+type observer struct{}
+
+func (observer) Series(part bridge.Part, queue, group string) bridge.Series { return observer{} }
+func (observer) Call(script string, took time.Duration, err error)           {}
+func (observer) BridgeStarted(bridge.BridgeView) (ended func())              { return func() {} }
+func (observer) Add(e bridge.Event, n int)                                   {}
+func (observer) AddTimed(e bridge.Event, n int, d time.Duration)             {}
+
+var _ bridge.Observer = observer{}
+
+func main() {}
+`
+
+// A new program, which may implement bridge.Observer, does not fetch a Docker client. The go command uses the module
+// cache that this module's tests have filled.
 func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -205,7 +227,7 @@ func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	for name, text := range map[string]string{
 		"go.mod": "module example.com/producer\n\ngo 1.26.0\n\n" +
 			"require " + module + " v0.0.0\n\nreplace " + module + " => " + root + "\n",
-		"main.go": "package main\n\nimport _ \"" + module + "/bridge\"\n\nfunc main() {}\n",
+		"main.go": program,
 		"go.sum":  string(sums), // so that no checksums are fetched; tidy removes unneeded ones
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -216,6 +238,11 @@ func TestAProgramWithBridgeFetchesFewModules(t *testing.T) {
 	tidy.Dir, tidy.Env = dir, append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
 	if out, err := tidy.CombinedOutput(); err != nil {
 		t.Fatalf("go mod tidy: %v\n%s", err, out)
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "program"), ".")
+	build.Dir, build.Env = dir, tidy.Env
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	left, err := os.ReadFile(filepath.Join(dir, "go.sum"))
 	if err != nil {

@@ -1,4 +1,4 @@
-package bridge_test
+package integration
 
 import (
 	"errors"
@@ -25,13 +25,14 @@ import (
 func TestConstructorsNameAllFaults(t *testing.T) {
 	t.Parallel()
 	const bad = "a{b"
+	observer := redistest.Must(metrics.New(metrics.Config{}))
 	for _, c := range []struct {
 		part   string
 		fields string
 		refuse func() error
 	}{
 		{"client", "redis prefix name durability durability-timeout", func() error {
-			_, err := bridge.NewClient(bridge.ClientConfig{Prefix: bad, Name: "a\nb", Observer: &tally{},
+			_, err := bridge.NewClient(bridge.ClientConfig{Prefix: bad, Name: "a\nb", Observer: observer,
 				Durability: bridge.Durability{Replicas: -1, Timeout: time.Hour}})
 			return err
 		}},
