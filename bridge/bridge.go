@@ -75,7 +75,11 @@ type Bridge struct {
 }
 
 func (c Config) validate() error {
-	faults := []error{c.Redis.check(), lua.CheckPrefix(c.Prefix), lua.CheckIdentity(c.Identity)}
+	faults := []error{
+		lua.Required("redis", c.Redis != nil && c.Redis.Client != nil && c.Redis.Blocking != nil),
+		lua.CheckPrefix(c.Prefix),
+		lua.CheckIdentity(c.Identity),
+	}
 	if c.Defaults != (Policy{}) {
 		if err := c.Defaults.Validate(); err != nil {
 			faults = append(faults, fmt.Errorf("defaults: %w", err))
@@ -91,8 +95,8 @@ func NewBridge(cfg Config) (*Bridge, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Identity == (Identity{}) {
-		cfg.Identity = NewIdentity("")
+	if cfg.Identity.ID == "" {
+		cfg.Identity = NewIdentity(cfg.Identity.Version)
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err

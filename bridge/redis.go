@@ -51,18 +51,19 @@ func (r *Redis) policyReader(prefix string) *stream.PolicyReader {
 	return r.policies[prefix]
 }
 
-// check refuses a Redis that is missing or has no clients.
-func (r *Redis) check() error {
-	return lua.Required("redis", r != nil && r.Client != nil && r.Blocking != nil)
-}
-
-// observed returns both clients, which report their calls to an Observer if there is one. They are nil if check refuses
-// r.
+// observed returns both clients, which report their calls to an Observer if there is one. A missing client is nil; so
+// are both if there is no r.
 func (r *Redis) observed(o Observer) (client, blocking rueidis.Client) {
-	if r.check() != nil {
+	if r == nil {
 		return nil, nil
 	}
-	return observe.Wrap(r.Client, o), observe.Wrap(r.Blocking, o)
+	if r.Client != nil {
+		client = observe.Wrap(r.Client, o)
+	}
+	if r.Blocking != nil {
+		blocking = observe.Wrap(r.Blocking, o)
+	}
+	return client, blocking
 }
 
 // Close closes both clients.
