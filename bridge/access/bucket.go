@@ -54,17 +54,17 @@ func (b *bucket) giveBack(n int) {
 // full, and delays the next calls. All Stores of a prefix share the limit, with one script call. While Redis is
 // unavailable or slower than 250 ms, each Store counts by itself. The only error is that of ctx.
 func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time.Duration, err error) {
-	if g == nil || g.taken[verb] == nil || n <= 0 {
+	if g == nil || g.buckets[verb] == nil || n <= 0 {
 		return 0, nil
 	}
-	taken := g.taken[verb]
+	limit := g.buckets[verb]
 	n = min(n, lua.MaxBurst)
-	if wait = taken.take(n, s.now()); wait > 0 || !s.mayAskForRates() {
+	if wait = limit.take(n, s.now()); wait > 0 || !s.mayAskForRates() {
 		return wait, nil // the limit of all Stores is no greater than that of this Store
 	}
-	call, cancel := context.WithTimeout(ctx, soon)
+	call, cancel := context.WithTimeout(ctx, rateTimeout)
 	defer cancel()
-	wait, err = lua.Take(call, s.client, s.bucket(g.digest)+taken.part, taken.interval, taken.size, n)
+	wait, err = lua.Take(call, s.client, s.bucket(g.digest)+limit.part, limit.interval, limit.size, n)
 	switch {
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
@@ -72,7 +72,7 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 		s.noRates(err)
 		return 0, nil
 	case wait > 0:
-		taken.giveBack(n)
+		limit.giveBack(n)
 	}
 	return wait, nil
 }
@@ -80,18 +80,18 @@ func (s *Store) Take(ctx context.Context, g *Grant, verb Verb, n int) (wait time
 // GiveBack gives n unused units back to the token's rate limit. While Redis is unavailable only this Store's bucket
 // gets them; in Redis they come back with time.
 func (s *Store) GiveBack(ctx context.Context, g *Grant, verb Verb, n int) {
-	if g == nil || g.taken[verb] == nil || n <= 0 {
+	if g == nil || g.buckets[verb] == nil || n <= 0 {
 		return
 	}
-	taken := g.taken[verb]
+	limit := g.buckets[verb]
 	n = min(n, lua.MaxBurst)
-	taken.giveBack(n)
+	limit.giveBack(n)
 	if !s.mayAskForRates() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), soon)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rateTimeout)
 	defer cancel()
-	if err := lua.PutBack(ctx, s.client, s.bucket(g.digest)+taken.part, taken.interval, taken.size, n); err != nil {
+	if err := lua.PutBack(ctx, s.client, s.bucket(g.digest)+limit.part, limit.interval, limit.size, n); err != nil {
 		s.noRates(err)
 	}
 }

@@ -83,7 +83,7 @@ func (f *tokenFile) read() error {
 	for d, g := range grants { // with an unchanged limit keep the level of the bucket
 		if old := f.grants[d]; old != nil && old.token.Rate == g.token.Rate && old.token.Burst == g.token.Burst &&
 			sameLimits(old.token.Limits, g.token.Limits) {
-			g.taken = old.taken
+			g.buckets = old.buckets
 		}
 	}
 	f.grants = grants

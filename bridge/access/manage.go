@@ -28,9 +28,9 @@ var (
 
 const retryWithin = time.Millisecond // base of the retry delay; multiplied by the number of lost races
 
-// changing is held by the one goroutine of this process that changes tokens: concurrent changes would only make each
+// changeLock is held by the one goroutine of this process that changes tokens: concurrent changes would only make each
 // other's transactions fail.
-var changing = make(chan struct{}, 1)
+var changeLock = make(chan struct{}, 1)
 
 var errAgain = errors.New("the tokens were changed meanwhile")
 
@@ -244,8 +244,8 @@ func (h hash) all(ctx context.Context, c asker) (all []Stored, now time.Time, er
 // makes sure that no other client changes the tokens between reading and writing.
 func (h hash) change(ctx context.Context, pick func(all []Stored, now time.Time) (field string, t Token, err error)) (err error) {
 	select {
-	case changing <- struct{}{}:
-		defer func() { <-changing }()
+	case changeLock <- struct{}{}:
+		defer func() { <-changeLock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

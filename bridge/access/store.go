@@ -21,11 +21,11 @@ const (
 )
 
 const (
-	soon     = 250 * time.Millisecond // timeout of a call about a rate, which is not essential
-	patience = time.Second            // timeout of a lookup
+	rateTimeout   = 250 * time.Millisecond // timeout of a call about a rate, which is not essential
+	lookupTimeout = time.Second            // timeout of a lookup
 	// After a failed lookup, callers with a cached answer use it for this long, instead of waiting for the next lookup.
-	unwaited  = 3 * FreshFor
-	mostKnown = 16 << 10 // cached digests, of right and wrong secrets
+	useCachedFor = 3 * FreshFor
+	maxCached    = 16 << 10 // cached digests, of right and wrong secrets
 )
 
 // ErrRefused: the secret is malformed, unknown, revoked or expired. The error does not tell which.
@@ -48,15 +48,15 @@ type Store struct {
 	now    func() time.Time
 
 	mu          sync.Mutex
-	known       map[digest]*entry
+	cache       map[digest]*cachedGrant
 	ratesFailed time.Time // when a call about a rate last failed
 	ratesTold   string    // the error of it that was logged last
 }
 
 func (s *Store) bucket(d digest) string { return lua.Globals{Tokens: s.key}.Bucket(d.String()) }
 
-// entry is the cached answer for a digest.
-type entry struct {
+// cachedGrant is the cached answer for a digest.
+type cachedGrant struct {
 	asking chan struct{} // closed when the running lookup ends; nil = no lookup runs
 
 	asked     time.Time // end of the last lookup, failed or not
@@ -82,7 +82,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	return &Store{
 		client: cfg.Client, key: lua.NewGlobals(cfg.Prefix).Tokens, log: cmp.Or(cfg.Log, slog.New(slog.DiscardHandler)),
-		now: time.Now, file: file, known: map[digest]*entry{},
+		now: time.Now, file: file, cache: map[digest]*cachedGrant{},
 	}, nil
 }
 
@@ -100,7 +100,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error)
 		}
 	}
 	s.mu.Lock()
-	e, now := s.entry(d), s.now()
+	e, now := s.cached(d), s.now()
 	if e.asking == nil && now.Sub(e.asked) < FreshFor {
 		defer s.mu.Unlock()
 		return e.answer(now)
@@ -110,7 +110,7 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error)
 		go s.ask(d, e)
 	}
 	asking := e.asking
-	if e.away(now) && now.Sub(e.asked) < unwaited {
+	if e.away(now) && now.Sub(e.asked) < useCachedFor {
 		defer s.mu.Unlock()
 		return e.answer(now)
 	}
@@ -125,35 +125,35 @@ func (s *Store) Authenticate(ctx context.Context, secret string) (*Grant, error)
 	return e.answer(s.now())
 }
 
-// entry returns the cached answer for a digest, or a new empty one. When the cache is full it drops entries first. The
+// cached returns the cached answer for a digest, or a new empty one. When the cache is full it drops answers first. The
 // caller holds mu.
-func (s *Store) entry(d digest) *entry {
-	if e := s.known[d]; e != nil {
+func (s *Store) cached(d digest) *cachedGrant {
+	if e := s.cache[d]; e != nil {
 		return e
 	}
-	if len(s.known) >= mostKnown { // wrong secrets first, because a caller can make up any number of them
-		for d, e := range s.known {
+	if len(s.cache) >= maxCached { // wrong secrets first, because a caller can make up any number of them
+		for d, e := range s.cache {
 			if e.grant == nil && e.asking == nil {
-				delete(s.known, d)
+				delete(s.cache, d)
 			}
 		}
-		for d, e := range s.known {
-			if len(s.known) < mostKnown {
+		for d, e := range s.cache {
+			if len(s.cache) < maxCached {
 				break
 			}
 			if s.now().Sub(e.asked) >= Grace || e.grant == nil {
-				delete(s.known, d)
+				delete(s.cache, d)
 			}
 		}
 	}
-	e := &entry{}
-	s.known[d] = e
+	e := &cachedGrant{}
+	s.cache[d] = e
 	return e
 }
 
 // ask looks the digest up in Redis, for all callers that wait.
-func (s *Store) ask(d digest, e *entry) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (s *Store) ask(d digest, e *cachedGrant) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key).Field(d.String()).Build()).ToString()
 	none := rueidis.IsRedisNil(err)
@@ -193,12 +193,12 @@ func (s *Store) read(d digest, value string) *Grant {
 }
 
 // away reports whether Redis is unavailable and the cached grant may still be used.
-func (e *entry) away(now time.Time) bool {
+func (e *cachedGrant) away(now time.Time) bool {
 	return e.grant != nil && errors.Is(e.err, lua.ErrUnavailable) && now.Sub(e.confirmed) < Grace
 }
 
 // answer returns the cached grant or error. The caller holds the Store's mu.
-func (e *entry) answer(now time.Time) (*Grant, error) {
+func (e *cachedGrant) answer(now time.Time) (*Grant, error) {
 	switch {
 	case e.err != nil && !e.away(now):
 		return nil, e.err

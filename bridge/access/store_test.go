@@ -126,12 +126,12 @@ func TestWrongTokensAreForgottenFirst(t *testing.T) {
 	secret := r.add(Token{Name: "a"})
 	r.granted(s, secret)
 	s.mu.Lock()
-	for i := range 3 * mostKnown {
-		s.entry(digest{byte(i), byte(i >> 8), byte(i >> 16)})
+	for i := range 3 * maxCached {
+		s.cached(digest{byte(i), byte(i >> 8), byte(i >> 16)})
 	}
 	d, _ := digestOf(secret)
-	if n := len(s.known); n > mostKnown || s.known[d] == nil || s.known[d].grant == nil {
-		t.Error("knows", n, "of", s.known[d])
+	if n := len(s.cache); n > maxCached || s.cache[d] == nil || s.cache[d].grant == nil {
+		t.Error("knows", n, "of", s.cache[d])
 	}
 	s.mu.Unlock()
 }

@@ -180,24 +180,24 @@ func matches(pattern, name string) bool {
 
 // Grant is the right of an authenticated caller.
 type Grant struct {
-	token  Token
-	digest digest
-	taken  map[Verb]*bucket // this Store's own bucket for a verb; none = the verb is not limited
+	token   Token
+	digest  digest
+	buckets map[Verb]*bucket // this Store's own bucket for a verb; none = the verb is not limited
 }
 
 func newGrant(d digest, t *Token) *Grant {
-	g := &Grant{token: *t, digest: d, taken: map[Verb]*bucket{}}
+	g := &Grant{token: *t, digest: d, buckets: map[Verb]*bucket{}}
 	switch l := t.Limits; {
 	case t.Rate != "":
 		all := newBucket(t.Rate, t.Burst)
 		for _, verb := range Verbs() {
-			g.taken[verb] = all
+			g.buckets[verb] = all
 		}
 	case l != nil:
 		for verb, most := range map[Verb]int{Consume: l.Consume, Publish: l.Publish} {
 			if most > 0 {
 				each := time.Duration(l.Interval) * time.Second / time.Duration(most)
-				g.taken[verb] = &bucket{part: ":" + string(verb), interval: each, size: most}
+				g.buckets[verb] = &bucket{part: ":" + string(verb), interval: each, size: most}
 			}
 		}
 	}
@@ -210,7 +210,7 @@ func (g *Grant) Name() string { return g.token.Name }
 // Part returns how many messages of a large request to charge to the rate limit at a time, so that no part waits
 // long. It is the number that the rate allows in a second, but at least 1, and at most the burst and most.
 func (g *Grant) Part(verb Verb, most int) int {
-	if b := g.taken[verb]; b != nil {
+	if b := g.buckets[verb]; b != nil {
 		most = min(most, b.size, max(1, int(time.Second/max(b.interval, 1))))
 	}
 	return most

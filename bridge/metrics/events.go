@@ -79,7 +79,7 @@ var parts = [...]struct{ process, queue, group []observe.Event }{
 // events holds the metrics that count events: counters, histograms and the gauge of abandoned handlers.
 type events struct {
 	names    *names
-	holders  []holder
+	hiders   []hider
 	counters map[string]counters
 	timed    [observe.Events]*histograms
 	batch    *histograms
@@ -87,9 +87,9 @@ type events struct {
 	errors   *prometheus.CounterVec
 	running  levels
 
-	mu           sync.RWMutex
-	series, away map[seriesKey]*series
-	script       map[string]observer
+	mu             sync.RWMutex
+	series, hidden map[seriesKey]*series
+	script         map[string]observer
 }
 
 type seriesKey struct {
@@ -98,12 +98,12 @@ type seriesKey struct {
 }
 
 func newEvents(n *names, withNative bool) *events {
-	e := &events{names: n, counters: map[string]counters{}, series: map[seriesKey]*series{}, away: map[seriesKey]*series{},
+	e := &events{names: n, counters: map[string]counters{}, series: map[seriesKey]*series{}, hidden: map[seriesKey]*series{},
 		script: map[string]observer{}}
 	n.events = e
 	for _, c := range counterHelp {
 		e.counters[c.name] = newCounters(c.name+"_total", c.help, c.labels)
-		e.holders = append(e.holders, e.counters[c.name])
+		e.hiders = append(e.hiders, e.counters[c.name])
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *histograms {
 		h := newHistograms(name, help, buckets, labels...)
@@ -113,7 +113,7 @@ func newEvents(n *names, withNative bool) *events {
 				NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 				NativeHistogramMinResetDuration: time.Hour}, labels)
 		}
-		e.holders = append(e.holders, h)
+		e.hiders = append(e.hiders, h)
 		return h
 	}
 	e.timed[observe.Drained] = histogram("lateness_seconds",
@@ -128,7 +128,7 @@ func newEvents(n *names, withNative bool) *events {
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
 	e.running = newLevels("handlers_abandoned_running", "Abandoned handlers that have not returned.", byGroup)
-	e.holders = append(e.holders, e.running)
+	e.hiders = append(e.hiders, e.running)
 	e.errors = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "duestream_errors_total",
 		Help: "Calls to Redis that failed, by the kind of error."}, []string{"kind"})
 	for _, kind := range errorKinds {
@@ -244,7 +244,7 @@ func (e *events) count(err error) {
 
 // Describe implements prometheus.Collector.
 func (e *events) Describe(out chan<- *prometheus.Desc) {
-	for _, h := range e.holders {
+	for _, h := range e.hiders {
 		h.Describe(out)
 	}
 	e.errors.Describe(out)
@@ -252,7 +252,7 @@ func (e *events) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (e *events) Collect(out chan<- prometheus.Metric) {
-	for _, h := range e.holders {
+	for _, h := range e.hiders {
 		h.Collect(out)
 	}
 	e.errors.Collect(out)

@@ -8,22 +8,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// family holds the series of one metric by labels. The series of a queue or group can be put away, and come back later
+// family holds the series of one metric by labels. The series of a queue or group can be hidden, and come back later
 // with their old values: a counter that starts again from 0 could be mistaken for one that continued.
 type family[T any] struct {
 	desc   *prometheus.Desc
 	labels []string
 	make   func() *T
 
-	mu        sync.Mutex
-	all, away map[labelValues]*T
+	mu          sync.Mutex
+	all, hidden map[labelValues]*T
 }
 
 type labelValues [3]string
 
 func newFamily[T any](name, help string, labels []string, one func() *T) *family[T] {
 	return &family[T]{desc: prometheus.NewDesc("duestream_"+name, help, labels, nil), labels: labels, make: one,
-		all: map[labelValues]*T{}, away: map[labelValues]*T{}}
+		all: map[labelValues]*T{}, hidden: map[labelValues]*T{}}
 }
 
 // with returns the series with these labels, always the same one.
@@ -34,16 +34,16 @@ func (f *family[T]) with(labels ...string) *T {
 	defer f.mu.Unlock()
 	one := f.all[key]
 	if one == nil {
-		if one = f.away[key]; one == nil {
+		if one = f.hidden[key]; one == nil {
 			one = f.make()
 		}
-		delete(f.away, key)
+		delete(f.hidden, key)
 		f.all[key] = one
 	}
 	return one
 }
 
-func (f *family[T]) putAway(p pair) {
+func (f *family[T]) hide(p pair) {
 	if len(f.labels) == 0 || f.labels[0] != "queue" {
 		return
 	}
@@ -52,16 +52,16 @@ func (f *family[T]) putAway(p pair) {
 	for key, one := range f.all {
 		if p.holds(key[0], key[1]) {
 			delete(f.all, key)
-			f.away[key] = one
+			f.hidden[key] = one
 		}
 	}
 }
 
-// forget drops the series that were put away.
-func (f *family[T]) forget() {
+// dropHidden drops the hidden series.
+func (f *family[T]) dropHidden() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	clear(f.away)
+	clear(f.hidden)
 }
 
 // each calls do for every shown series. It holds no lock meanwhile, because collecting may be slow and counting must
@@ -78,11 +78,11 @@ func (f *family[T]) each(do func(one *T, labels []string)) {
 // Describe implements prometheus.Collector.
 func (f *family[T]) Describe(out chan<- *prometheus.Desc) { out <- f.desc }
 
-// holder is a collector whose series of a queue or group can be put away.
-type holder interface {
+// hider is a collector whose series of a queue or group can be hidden.
+type hider interface {
 	prometheus.Collector
-	putAway(pair)
-	forget()
+	hide(pair)
+	dropHidden()
 }
 
 // levels are the series of one gauge that events raise and lower.

@@ -112,11 +112,11 @@ func key(g gauge, labels []string) (k gaugeKey) {
 
 func (g *gauges) set(of gauge, v float64, labels ...string) { g.values[key(of, labels)] = v }
 func (g *gauges) add(of gauge, v float64, labels ...string) { g.values[key(of, labels)] += v }
-func (g *gauges) most(of gauge, v float64, labels ...string) {
+func (g *gauges) setMax(of gauge, v float64, labels ...string) {
 	k := key(of, labels)
 	g.values[k] = max(g.values[k], v)
 }
-func (g *gauges) least(of gauge, v float64, labels ...string) {
+func (g *gauges) setMin(of gauge, v float64, labels ...string) {
 	k := key(of, labels)
 	if old, there := g.values[k]; !there || v < old {
 		g.values[k] = v
@@ -141,26 +141,26 @@ var labelCount = map[gauge]int{
 	gaugeConsumers: 2, gaugeConsumersIdle: 2, gaugeUsed: 1, gaugeMax: 1, gaugeUnsafe: 2, gaugeClock: 1,
 }
 
-// knows records the values that the bridges have without asking Redis.
-func (g *gauges) knows(bridges []*servedBridge) {
+// addStatus records the values that the bridges have without asking Redis.
+func (g *gauges) addStatus(bridges []*servedBridge) {
 	for _, b := range bridges {
 		s := b.Status()
 		beat := 0.0
 		if !s.LastHeartbeat.IsZero() {
 			beat = seconds(s.LastHeartbeat)
 		}
-		g.least(gaugeHeartbeat, beat)
-		g.most(gaugeBridges, float64(s.Live))
-		g.most(gaugeQueues, float64(s.Queues))
-		g.most(gaugePartitions, float64(s.Partitions))
+		g.setMin(gaugeHeartbeat, beat)
+		g.setMax(gaugeBridges, float64(s.Live))
+		g.setMax(gaugeQueues, float64(s.Queues))
+		g.setMax(gaugePartitions, float64(s.Partitions))
 		g.add(gaugeOwned, float64(s.Owned))
 	}
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// holds records the state of the bridges' partitions.
-func (g *gauges) holds(states []inspect.PartitionState) {
+// addPartitions records the state of the bridges' partitions.
+func (g *gauges) addPartitions(states []inspect.PartitionState) {
 	g.set(gaugeUnreadable, 0)
 	for _, s := range states {
 		if s.Err != nil {
@@ -170,9 +170,9 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 		queue, _ := g.names.labels(s.Queue, "")
 		g.add(gaugeScheduled, float64(s.Scheduled), queue)
 		g.add(gaugeOverdue, float64(s.Overdue), queue)
-		g.most(gaugeBehind, s.Behind.Seconds(), queue)
+		g.setMax(gaugeBehind, s.Behind.Seconds(), queue)
 		if !s.NextDue.IsZero() {
-			g.least(gaugeNextDue, seconds(s.NextDue), queue)
+			g.setMin(gaugeNextDue, seconds(s.NextDue), queue)
 		}
 		g.add(gaugeReady, float64(s.Ready), queue)
 		g.add(gaugeEntries, float64(s.Entries), queue)
@@ -180,7 +180,7 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 		if s.Held {
 			held = 1
 		}
-		g.most(gaugeHeld, held, queue)
+		g.setMax(gaugeHeld, held, queue)
 		if s.Rate != "" {
 			g.add(gaugeRate, s.Rate.PerSecond(), queue)
 		}
@@ -191,7 +191,7 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 			g.add(gaugeMemory, float64(s.Memory), queue)
 		}
 		for _, one := range s.Groups {
-			g.holdsFor(s, one)
+			g.addGroup(s, one)
 		}
 	}
 	for _, s := range states { // after all existing groups, which get labels first
@@ -208,7 +208,7 @@ func (g *gauges) holds(states []inspect.PartitionState) {
 	}
 }
 
-func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
+func (g *gauges) addGroup(s inspect.PartitionState, of inspect.GroupState) {
 	queue, group := g.names.labels(s.Queue, of.Name)
 	if group == "" { // "" is the label for dead letters of no group
 		group = other
@@ -218,12 +218,12 @@ func (g *gauges) holdsFor(s inspect.PartitionState, of inspect.GroupState) {
 	if of.Brief {
 		return
 	}
-	g.most(gaugeOldest, of.OldestAge.Seconds(), queue, group)
-	g.most(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
-	g.most(gaugeOldestHeld, of.OldestHeld.Seconds(), queue, group)
-	g.most(gaugeOldestUnread, of.OldestUnread.Seconds(), queue, group)
+	g.setMax(gaugeOldest, of.OldestAge.Seconds(), queue, group)
+	g.setMax(gaugeOldestIdle, of.OldestIdle.Seconds(), queue, group)
+	g.setMax(gaugeOldestHeld, of.OldestHeld.Seconds(), queue, group)
+	g.setMax(gaugeOldestUnread, of.OldestUnread.Seconds(), queue, group)
 	if of.Usual >= 0 {
-		g.most(gaugeUsual, of.Usual.Seconds(), queue, group)
+		g.setMax(gaugeUsual, of.Usual.Seconds(), queue, group)
 	}
 	if of.Retrying >= 0 {
 		g.add(gaugeRetrying, float64(of.Retrying), queue, group)

@@ -61,9 +61,9 @@ func (h *histograms) with(labels ...string) observer {
 	return h.family.with(labels...)
 }
 
-// putAway implements holder. Native histograms are deleted: they carry the time of their start, so a reset is seen.
-func (h *histograms) putAway(p pair) {
-	h.family.putAway(p)
+// hide implements hider. Native histograms are deleted: they carry the time of their start, so a reset is seen.
+func (h *histograms) hide(p pair) {
+	h.family.hide(p)
 	if h.native == nil || len(h.labels) == 0 || h.labels[0] != "queue" {
 		return
 	}

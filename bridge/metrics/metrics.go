@@ -114,7 +114,7 @@ func (m *Metrics) Call(script string, took time.Duration, err error) {
 }
 
 // BridgeStarted implements bridge.Observer.
-func (m *Metrics) BridgeStarted(b observe.BridgeView) (ended func()) { return m.state.serves(b) }
+func (m *Metrics) BridgeStarted(b observe.BridgeView) (ended func()) { return m.state.start(b) }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {

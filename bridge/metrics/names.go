@@ -32,17 +32,17 @@ type names struct {
 	otherGroups          *prometheus.Desc
 	events               *events
 
-	mu             sync.RWMutex // lock it before events.mu
-	queues         map[string]*name
-	groups         map[pair]*name
-	beyond, others map[uint64]bool // hashes of the queues and of the groups without a label
-	tried          time.Time       // when unused labels were last looked for
+	mu                                 sync.RWMutex // lock it before events.mu
+	queues                             map[string]*name
+	groups                             map[pair]*name
+	unlabelledQueues, unlabelledGroups map[uint64]bool // hashes of the queues and of the groups without a label
+	tried                              time.Time       // when unused labels were last looked for
 }
 
 // name is a queue or group that has a label.
 type name struct {
-	seen    atomic.Int64 // last use, Unix seconds
-	letters bool         // known only as a group of dead letters
+	seen        atomic.Int64 // last use, Unix seconds
+	onlyLetters bool         // known only as a group of dead letters
 }
 
 type pair struct{ queue, group string }
@@ -55,7 +55,7 @@ func (p pair) holds(queue, group string) bool {
 func newNames(maxQueues, maxGroups int) *names {
 	return &names{
 		seed: maphash.MakeSeed(), maxQueues: maxQueues, maxGroups: maxGroups,
-		queues: map[string]*name{}, groups: map[pair]*name{}, beyond: map[uint64]bool{}, others: map[uint64]bool{},
+		queues: map[string]*name{}, groups: map[pair]*name{}, unlabelledQueues: map[uint64]bool{}, unlabelledGroups: map[uint64]bool{},
 		otherQueues: prometheus.NewDesc("duestream_other_queues", "Queues that are counted together as other.", nil, nil),
 		otherGroups: prometheus.NewDesc("duestream_other_groups", "Pairs of queue and group that are counted together as other.",
 			nil, nil),
@@ -67,9 +67,9 @@ func (n *names) labels(queue, group string) (queueLabel, groupLabel string) {
 	now := time.Now()
 	n.mu.RLock()
 	q, g := n.queues[queue], n.groups[pair{queue, group}]
-	known := q != nil && (group == "" || g != nil && !g.letters)
+	known := q != nil && (group == "" || g != nil && !g.onlyLetters)
 	if known {
-		n.see(now, pair{queue, group})
+		n.use(now, pair{queue, group})
 	}
 	n.mu.RUnlock()
 	if known {
@@ -80,8 +80,8 @@ func (n *names) labels(queue, group string) (queueLabel, groupLabel string) {
 	return n.assign(now, queue, group)
 }
 
-// see records a use of the labels of a queue and a group.
-func (n *names) see(now time.Time, p pair) {
+// use records a use of the labels of a queue and a group.
+func (n *names) use(now time.Time, p pair) {
 	if q := n.queues[p.queue]; q != nil {
 		q.seen.Store(now.Unix())
 	}
@@ -94,28 +94,28 @@ func (n *names) assign(now time.Time, queue, group string) (queueLabel, groupLab
 	p := pair{queue, group}
 	if n.queues[queue] == nil {
 		if queue == other || lua.CheckQueue(queue) != nil || !n.roomForQueue(now) {
-			n.note(n.beyond, queue)
+			n.countOther(n.unlabelledQueues, queue)
 			queue = other
 		} else {
 			n.queues[queue] = &name{}
-			n.unnote(n.beyond, queue)
-			n.events.bringBack(pair{queue, ""})
+			n.uncountOther(n.unlabelledQueues, queue)
+			n.events.show(pair{queue, ""})
 		}
 	}
 	if group != "" && queue == other {
 		group = other
-		n.note(n.others, p.queue+"\x00"+p.group)
-	} else if known := n.groups[p]; group != "" && (known == nil || known.letters) {
+		n.countOther(n.unlabelledGroups, p.queue+"\x00"+p.group)
+	} else if known := n.groups[p]; group != "" && (known == nil || known.onlyLetters) {
 		if group == other || known == nil && (lua.CheckGroup(group) != nil || !n.roomForGroup(now)) {
-			n.note(n.others, p.queue+"\x00"+group)
+			n.countOther(n.unlabelledGroups, p.queue+"\x00"+group)
 			group = other
 		} else {
 			n.groups[p] = &name{}
-			n.unnote(n.others, p.queue+"\x00"+group)
-			n.events.bringBack(p)
+			n.uncountOther(n.unlabelledGroups, p.queue+"\x00"+group)
+			n.events.show(p)
 		}
 	}
-	n.see(now, pair{queue, group})
+	n.use(now, pair{queue, group})
 	return queue, group
 }
 
@@ -129,30 +129,30 @@ func (n *names) ofLetters(queue, group string) string {
 	case group == "" || n.groups[p] != nil:
 		return group
 	case n.queues[queue] == nil || group == other || len(n.groups) >= n.maxGroups || lua.CheckGroup(group) != nil:
-		n.note(n.others, queue+"\x00"+group)
+		n.countOther(n.unlabelledGroups, queue+"\x00"+group)
 		return other
 	}
-	n.groups[p] = &name{letters: true}
-	n.unnote(n.others, queue+"\x00"+group)
+	n.groups[p] = &name{onlyLetters: true}
+	n.uncountOther(n.unlabelledGroups, queue+"\x00"+group)
 	return group
 }
 
 func (n *names) roomForQueue(now time.Time) bool {
 	if len(n.queues) >= n.maxQueues {
-		n.giveBack(now)
+		n.freeUnused(now)
 	}
 	return len(n.queues) < n.maxQueues
 }
 
 func (n *names) roomForGroup(now time.Time) bool {
 	if len(n.groups) >= n.maxGroups {
-		n.giveBack(now)
+		n.freeUnused(now)
 	}
 	if len(n.groups) < n.maxGroups {
 		return true
 	}
 	for p, g := range n.groups {
-		if g.letters {
+		if g.onlyLetters {
 			delete(n.groups, p)
 			return true
 		}
@@ -165,13 +165,13 @@ func (n *names) roomForGroup(now time.Time) bool {
 func (n *names) refresh() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.look(time.Now())
+	n.refreshLocked(time.Now())
 }
 
-func (n *names) look(now time.Time) {
+func (n *names) refreshLocked(now time.Time) {
 	active, missed := n.events.active()
 	for _, p := range active {
-		n.see(now, p)
+		n.use(now, p)
 	}
 	for _, p := range missed {
 		if len(n.queues) < n.maxQueues && (p.group == "" || len(n.groups) < n.maxGroups) {
@@ -180,38 +180,40 @@ func (n *names) look(now time.Time) {
 	}
 }
 
-// giveBack frees the labels that were not used for goneAfter.
-func (n *names) giveBack(now time.Time) {
+// freeUnused frees the labels that were not used for goneAfter.
+func (n *names) freeUnused(now time.Time) {
 	if now.Sub(n.tried) < triesEvery {
 		return
 	}
 	n.tried = now
-	n.look(now)
+	n.refreshLocked(now)
 	gone := func(one *name) bool { return now.Unix()-one.seen.Load() > int64(goneAfter.Seconds()) }
 	for queue, one := range n.queues {
 		if gone(one) {
 			delete(n.queues, queue)
-			n.events.putAway(pair{queue, ""})
+			n.events.hide(pair{queue, ""})
 		}
 	}
 	for p, one := range n.groups {
 		switch {
 		case n.queues[p.queue] == nil:
 			delete(n.groups, p)
-		case !one.letters && gone(one):
+		case !one.onlyLetters && gone(one):
 			delete(n.groups, p)
-			n.events.putAway(p)
+			n.events.hide(p)
 		}
 	}
 }
 
-func (n *names) note(set map[uint64]bool, name string) {
+func (n *names) countOther(set map[uint64]bool, name string) {
 	if len(set) < mostOthers {
 		set[maphash.String(n.seed, name)] = true
 	}
 }
 
-func (n *names) unnote(set map[uint64]bool, name string) { delete(set, maphash.String(n.seed, name)) }
+func (n *names) uncountOther(set map[uint64]bool, name string) {
+	delete(set, maphash.String(n.seed, name))
+}
 
 // Describe implements prometheus.Collector.
 func (n *names) Describe(out chan<- *prometheus.Desc) {
@@ -222,7 +224,7 @@ func (n *names) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (n *names) Collect(out chan<- prometheus.Metric) {
 	n.mu.RLock()
-	queues, groups := len(n.beyond), len(n.others)
+	queues, groups := len(n.unlabelledQueues), len(n.unlabelledGroups)
 	n.mu.RUnlock()
 	out <- prometheus.MustNewConstMetric(n.otherQueues, prometheus.GaugeValue, float64(queues))
 	out <- prometheus.MustNewConstMetric(n.otherGroups, prometheus.GaugeValue, float64(groups))

@@ -40,7 +40,7 @@ func newState(n *names, timeout time.Duration, log *slog.Logger) *state {
 	return &state{names: n, timeout: timeout, reporter: loop.Reporter{Log: log, Activity: "reading the state of queues"}}
 }
 
-func (s *state) serves(b observe.BridgeView) (ended func()) {
+func (s *state) start(b observe.BridgeView) (ended func()) {
 	one := &servedBridge{b, inspect.NewStateReader(b.Client, b.Prefix)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,7 +80,7 @@ func (s *state) Collect(out chan<- prometheus.Metric) {
 		}
 	case <-late.C:
 		g := newGauges(s.names)
-		g.knows(bridges)
+		g.addStatus(bridges)
 		g.set(gaugeUp, 0)
 		g.set(gaugeInfoUp, 0)
 		for _, m := range g.metrics() {
@@ -95,12 +95,12 @@ func (s *state) run(r *reading, bridges []*servedBridge) {
 	defer cancel()
 	began := time.Now()
 	g := newGauges(s.names)
-	g.knows(bridges)
+	g.addStatus(bridges)
 	states, err := readAll(ctx, bridges)
 	s.reporter.Report(err)
 	if err == nil {
 		g.set(gaugeUp, 1)
-		g.holds(states)
+		g.addPartitions(states)
 	} else {
 		g.set(gaugeUp, 0)
 	}

@@ -18,7 +18,7 @@ import (
 
 // targets is the result of a look at the targets of many queues.
 type targets struct {
-	texts  map[place]string
+	texts  map[targetID]string
 	unread map[string]error // queues whose targets could not be read
 }
 
@@ -59,7 +59,7 @@ func (s *Store) queues(ctx context.Context) ([]string, error) {
 func (s *Store) all(ctx context.Context, queues []string, had map[string]bool) targets {
 	ctx, cancel := context.WithTimeout(ctx, loop.PassTimeout)
 	defer cancel()
-	found := targets{map[place]string{}, map[string]error{}}
+	found := targets{map[targetID]string{}, map[string]error{}}
 	var have, others []string
 	for _, queue := range queues {
 		if had[queue] {
@@ -120,7 +120,7 @@ func (s *Store) read(ctx context.Context, queues []string, found targets) {
 	for i, err := range s.askEach(ctx, questions) {
 		switch {
 		case errors.Is(err, lua.ErrWrongType):
-			found.texts[place{queues[i], ""}] = otherType
+			found.texts[targetID{queues[i], ""}] = otherType
 			continue
 		case err != nil:
 			found.unread[queues[i]] = err
@@ -128,7 +128,7 @@ func (s *Store) read(ctx context.Context, queues []string, found targets) {
 		}
 		for n, group := range slices.Sorted(maps.Keys(texts[i])) {
 			if n < MaxTargets {
-				found.texts[place{queues[i], group}] = texts[i][group]
+				found.texts[targetID{queues[i], group}] = texts[i][group]
 			}
 		}
 	}

@@ -21,28 +21,28 @@ type circuit struct {
 	failures    int // consecutive failures that open the circuit; -1 = it never opens
 	first, most time.Duration
 
-	open    bool
-	row     int
-	since   time.Time
-	pause   time.Duration      // before the next probe
-	width   int                // messages of the next round of probes
-	end     context.CancelFunc // stops the running worker from taking messages
-	probing bool               // a round of probes runs, and no probe of it has failed
+	open          bool
+	failuresInRow int
+	since         time.Time
+	pause         time.Duration      // before the next probe
+	probes        int                // messages of the next round of probes
+	end           context.CancelFunc // stops the running worker from taking messages
+	probing       bool               // a round of probes runs, and no probe of it has failed
 }
 
 func newCircuit(t Target, log *slog.Logger) *circuit {
 	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
 }
 
-// adopt applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless the
+// configure applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless the
 // circuit breaker is switched off.
-func (c *circuit) adopt(t Target) {
+func (c *circuit) configure(t Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failures, c.first, c.most = t.Failures, t.Interval, t.MaxInterval
 	c.pause = min(max(c.pause, c.first), c.most)
 	if c.failures < 0 {
-		c.open, c.row = false, 0 // the circuit breaker is switched off
+		c.open, c.failuresInRow = false, 0 // the circuit breaker is switched off
 	}
 }
 
@@ -55,7 +55,7 @@ func (c *circuit) begin(end context.CancelFunc) (probes int) {
 	if !c.open {
 		return 0
 	}
-	return c.width
+	return c.probes
 }
 
 // wait returns how long to wait before the next message is taken: zero while the circuit is closed. The pause is
@@ -69,27 +69,27 @@ func (c *circuit) wait() time.Duration {
 	return c.pause - time.Duration(rand.Int64N(int64(c.pause)/5+1))
 }
 
-// note records the outcome of a request. giveBack means that the circuit is open and the target down: the message is
+// record counts the outcome of a request. giveBack means that the circuit is open and the target down: the message is
 // to be released, so that no attempt is counted.
-func (c *circuit) note(probe, down bool, err error) (giveBack bool) {
+func (c *circuit) record(probe, down bool, err error) (giveBack bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case !down && c.open && probe:
-		c.open, c.probing, c.row = false, false, 0
+		c.open, c.probing, c.failuresInRow = false, false, 0
 		c.end()
 		c.log.Info("a target answers again: its circuit is closed", slog.Duration("after", time.Since(c.since).Round(time.Millisecond)))
 	case !down:
-		c.row = 0
+		c.failuresInRow = 0
 	case c.open && probe && c.probing:
 		c.probing = false
 		c.pause = min(2*c.pause, c.most)
-		c.width = min(2*c.width, MaxConcurrency)
+		c.probes = min(2*c.probes, MaxConcurrency)
 		c.end()
 	case c.open:
 	default:
-		if c.row++; c.failures > 0 && c.row >= c.failures {
-			c.open, c.row, c.since, c.pause, c.width = true, 0, time.Now(), c.first, 1
+		if c.failuresInRow++; c.failures > 0 && c.failuresInRow >= c.failures {
+			c.open, c.failuresInRow, c.since, c.pause, c.probes = true, 0, time.Now(), c.first, 1
 			c.end()
 			c.log.Warn("a target is down: its circuit is open, and probes alone are sent", slog.Any("error", err))
 		}

@@ -20,13 +20,13 @@ func TestAChangeKeepsTheCircuitUnlessItMayMendTheTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	t.Cleanup(r.lines.Wait)
+	t.Cleanup(r.serving.Wait)
 	t.Cleanup(stop)
-	at := place{"q", "g"}
+	at := targetID{"q", "g"}
 	circuitOf := func(target Target) *circuit {
 		t.Helper()
 		g.set(target)
-		if away, err := r.look(ctx); err != nil || away != nil {
+		if away, err := r.readTargets(ctx); err != nil || away != nil {
 			t.Fatal(away, err)
 		}
 		return r.running[at].circuit
@@ -58,12 +58,12 @@ func TestAnOpenCircuitTakesNewNumbers(t *testing.T) {
 	target := Target{Failures: 1, Interval: time.Hour}.WithDefaults()
 	c := newCircuit(target, slog.New(slog.DiscardHandler))
 	c.begin(func() {})
-	c.note(false, true, errors.New("down"))
+	c.record(false, true, errors.New("down"))
 	redistest.Want(t, "it waits", c.wait() > 30*time.Minute, true)
 	target.Interval, target.MaxInterval = time.Second, time.Minute
-	c.adopt(target)
+	c.configure(target)
 	redistest.Want(t, "it waits for the new time", c.wait() > 0 && c.wait() <= time.Minute, true)
 	target.Failures = -1
-	c.adopt(target)
+	c.configure(target)
 	redistest.Want(t, "it waits when it is switched off", c.wait(), 0)
 }

@@ -44,12 +44,12 @@ func (g *rig) newRunner() *Runner {
 }
 
 // serves waits until a Runner has workers for these targets and no others.
-func (g *rig) serves(r *Runner, want ...place) {
+func (g *rig) serves(r *Runner, want ...targetID) {
 	g.t.Helper()
 	redistest.Eventually(g.t, 60*time.Second, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		served := map[place]bool{}
+		served := map[targetID]bool{}
 		for _, at := range r.workers {
 			served[at] = true
 		}
@@ -78,21 +78,21 @@ func TestAMasterThatIsAwayKeepsNoTargetOfOthersFromChanging(t *testing.T) {
 			one.Queue = here
 			g.set(one)
 			before := g.newRunner()
-			g.serves(before, place{away, "g"}, place{here, "g"})
+			g.serves(before, targetID{away, "g"}, targetID{here, "g"})
 			leave(master)
 			started := g.newRunner()
-			g.serves(started, place{here, "g"})
+			g.serves(started, targetID{here, "g"})
 			g.schedule(here, bridge.NewMessage{ID: "m"})
 			redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 				return len(v.requests()) > 0, "nothing is posted"
 			})
 			one.Group = "added"
 			g.set(one)
-			g.serves(before, place{away, "g"}, place{here, "g"}, place{here, "added"})
-			g.serves(started, place{here, "g"}, place{here, "added"})
+			g.serves(before, targetID{away, "g"}, targetID{here, "g"}, targetID{here, "added"})
+			g.serves(started, targetID{here, "g"}, targetID{here, "added"})
 			redistest.Want(t, "removed", g.store.Remove(t.Context(), here, "g"), nil)
-			g.serves(before, place{away, "g"}, place{here, "added"})
-			g.serves(started, place{here, "added"})
+			g.serves(before, targetID{away, "g"}, targetID{here, "added"})
+			g.serves(started, targetID{here, "added"})
 			redistest.Want(t, "ready, with no target on the master that is away", started.Ready(), nil)
 		})
 	}

@@ -63,8 +63,8 @@ func newPoster(t Target, config *tls.Config, resolver *net.Resolver) *poster {
 
 func (p *poster) close() { p.transport.CloseIdleConnections() }
 
-// answer is a target's answer to a request.
-type answer struct {
+// response is a target's answer to a request.
+type response struct {
 	status   int
 	location string        // of a redirect
 	after    time.Duration // Retry-After; 0 = none
@@ -93,7 +93,7 @@ func (p *poster) deliver(ctx context.Context, m *bridge.Message) (down bool, err
 }
 
 // String describes the answer, for dead letters and histories.
-func (a answer) String() string {
+func (a response) String() string {
 	text := "answered " + strings.TrimSpace(strconv.Itoa(a.status)+" "+http.StatusText(a.status))
 	if a.status >= 300 && a.status < 400 { // the body may repeat a URL that is secret
 		text += ", and redirects are not followed"
@@ -110,25 +110,25 @@ func (a answer) String() string {
 
 // post sends one request and reads the beginning of the answer. The target's timeout bounds the time until the status
 // is there. Then the body gets two seconds more at most; it does not affect the outcome.
-func (p *poster) post(ctx context.Context, m *bridge.Message) (answer, error) {
+func (p *poster) post(ctx context.Context, m *bridge.Message) (response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	limit := time.AfterFunc(p.target.Timeout, func() { cancel(fmt.Errorf("%w: %s", errTimeout, p.target.Timeout)) })
 	defer limit.Stop()
 	r, err := p.request(ctx, m)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	reply, err := p.transport.RoundTrip(r) // not through an http.Client, which handles redirects
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errTimeout) {
-			return answer{}, cause
+			return response{}, cause
 		}
-		return answer{}, err
+		return response{}, err
 	}
 	defer reply.Body.Close()
 	limit.Reset(min(bodyTime, p.target.Timeout))
-	a := answer{status: reply.StatusCode, location: reply.Header.Get("Location"), after: retryAfter(reply)}
+	a := response{status: reply.StatusCode, location: reply.Header.Get("Location"), after: retryAfter(reply)}
 	if a.status == http.StatusSwitchingProtocols { // no body follows, and cancelling ctx would not end the read
 		return a, nil
 	}

@@ -62,22 +62,22 @@ type Runner struct {
 	away     loop.Reporter // of masters of a cluster, while others can be reached
 	resolver *net.Resolver // nil = the system's
 
-	lines sync.WaitGroup
+	serving sync.WaitGroup
 
 	mu      sync.Mutex
-	workers map[*bridge.Worker]place // the running workers
+	workers map[*bridge.Worker]targetID // the running workers
 
 	// Used by Run's goroutine only.
 	queues  []string // registered at the last look at the registry
-	running map[place]*line
-	broken  map[place]string // stored text of each invalid target that was logged
+	running map[targetID]*served
+	invalid map[targetID]string // stored text of each invalid target that was logged
 }
 
-// place identifies a target: a queue and a group.
-type place struct{ queue, group string }
+// targetID identifies a target: a queue and a group.
+type targetID struct{ queue, group string }
 
-// line is a served target.
-type line struct {
+// served is a target whose messages are posted.
+type served struct {
 	text    string // the target as stored in Redis
 	target  Target
 	circuit *circuit
@@ -100,8 +100,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, err
 	}
 	return &Runner{
-		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix), running: map[place]*line{}, broken: map[place]string{},
-		workers: map[*bridge.Worker]place{},
+		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix), running: map[targetID]*served{}, invalid: map[targetID]string{},
+		workers: map[*bridge.Worker]targetID{},
 		state:   loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks"},
 		away:    loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks of some masters of the cluster"},
 	}, nil
@@ -133,8 +133,8 @@ func (r *Runner) ask(question func(*bridge.Worker) error) error {
 	return errors.Join(errs...)
 }
 
-// works registers a worker for Ready and Alive until ended is called.
-func (r *Runner) works(w *bridge.Worker, at place) (ended func()) {
+// register adds a worker for Ready and Alive until ended is called.
+func (r *Runner) register(w *bridge.Worker, at targetID) (ended func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.workers[w] = at
@@ -151,7 +151,7 @@ func (r *Runner) works(w *bridge.Worker, at place) (ended func()) {
 func (r *Runner) Run(ctx context.Context) error {
 	loop.Every(ctx, func() time.Duration { return r.cfg.LookInterval }, loop.NewBackoff(maxBackoff), nil,
 		func(ctx context.Context) error {
-			away, err := r.look(ctx)
+			away, err := r.readTargets(ctx)
 			if ctx.Err() == nil {
 				r.state.Report(err)
 			}
@@ -160,14 +160,14 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 			return cmp.Or(err, away)
 		})
-	r.lines.Wait()
+	r.serving.Wait()
 	return nil
 }
 
-// look reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go on
-// unchanged. If only some masters of a cluster cannot be reached, look returns away and no err: the queues of the other
+// readTargets reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go on
+// unchanged. If only some masters of a cluster cannot be reached, it returns away and no err: the queues of the other
 // masters are served.
-func (r *Runner) look(ctx context.Context) (away, err error) {
+func (r *Runner) readTargets(ctx context.Context) (away, err error) {
 	queues, failed := r.store.queues(ctx)
 	if failed == nil {
 		r.queues = queues
@@ -189,7 +189,7 @@ func (r *Runner) look(ctx context.Context) (away, err error) {
 
 // follow starts, changes and stops services to match the targets that were found.
 func (r *Runner) follow(ctx context.Context, found targets) {
-	isGone := func(at place) bool {
+	isGone := func(at targetID) bool {
 		_, there := found.texts[at]
 		return !there && found.unread[at.queue] == nil
 	}
@@ -199,9 +199,9 @@ func (r *Runner) follow(ctx context.Context, found targets) {
 			delete(r.running, at)
 		}
 	}
-	for at := range r.broken {
+	for at := range r.invalid {
 		if isGone(at) {
-			delete(r.broken, at)
+			delete(r.invalid, at)
 		}
 	}
 	for at, text := range found.texts {
@@ -217,15 +217,15 @@ func (r *Runner) known() map[string]bool {
 	for at := range r.running {
 		queues[at.queue] = true
 	}
-	for at := range r.broken {
+	for at := range r.invalid {
 		queues[at.queue] = true
 	}
 	return queues
 }
 
 // change starts the service of a new or changed target, after the service of its old version has ended.
-func (r *Runner) change(ctx context.Context, at place, text string) {
-	if r.broken[at] == text {
+func (r *Runner) change(ctx context.Context, at targetID, text string) {
+	if r.invalid[at] == text {
 		return
 	}
 	old := r.running[at]
@@ -233,27 +233,27 @@ func (r *Runner) change(ctx context.Context, at place, text string) {
 		old.stop()
 		delete(r.running, at)
 	}
-	delete(r.broken, at)
+	delete(r.invalid, at)
 	log := r.cfg.Logger.With(slog.String("queue", at.queue), slog.String("group", at.group))
 	t, err := parseTarget(at.queue, at.group, text)
 	if at.group == "" && text == otherType {
 		err = fmt.Errorf("%s: %w", r.store.key(at.queue), lua.ErrWrongType)
 	}
 	if err != nil {
-		r.broken[at] = text
+		r.invalid[at] = text
 		log.Error("a target of callbacks is wrong: nothing is posted to it", slog.Any("error", err))
 		return
 	}
 	own, stop := context.WithCancel(ctx)
-	one := &line{text: text, target: t, circuit: newCircuit(t, log), stop: stop, done: make(chan struct{})}
+	one := &served{text: text, target: t, circuit: newCircuit(t, log), stop: stop, done: make(chan struct{})}
 	if old != nil && t.reaches(old.target) {
 		one.circuit = old.circuit
-		one.circuit.adopt(t)
+		one.circuit.configure(t)
 	}
 	r.running[at] = one
 	s := &service{runner: r, target: t, cfg: r.cfg, log: log, poster: newPoster(t, r.cfg.TLS, r.resolver),
-		circuit: one.circuit, pace: newPace(t, r.cfg)}
-	r.lines.Go(func() {
+		circuit: one.circuit, rateLimit: newRateLimit(t, r.cfg)}
+	r.serving.Go(func() {
 		defer close(one.done)
 		defer stop()
 		if old != nil {
@@ -265,13 +265,13 @@ func (r *Runner) change(ctx context.Context, at place, text string) {
 
 // service serves one target.
 type service struct {
-	runner  *Runner
-	target  Target
-	cfg     Config
-	log     *slog.Logger
-	poster  *poster
-	circuit *circuit
-	pace    *pace // nil without a rate
+	runner    *Runner
+	target    Target
+	cfg       Config
+	log       *slog.Logger
+	poster    *poster
+	circuit   *circuit
+	rateLimit *rateLimit // nil without a rate
 }
 
 // run runs one worker after the other. While the circuit is closed, a worker has all slots. While it is open, run
@@ -303,15 +303,15 @@ func (s *service) work(ctx context.Context) error {
 		Concurrency: slots, ShutdownTimeout: min(patience, s.cfg.ShutdownTimeout), Observer: s.cfg.Observer, Logger: s.cfg.Logger,
 	}
 	var w *bridge.Worker
-	if s.pace != nil {
-		s.pace.bind(&config, turn, func() uint64 { return w.Stats().Delivered })
+	if s.rateLimit != nil {
+		s.rateLimit.bind(&config, turn, func() uint64 { return w.Stats().Delivered })
 	}
 	w, err := bridge.NewWorker(config)
 	if err != nil {
 		<-ctx.Done() // a checked target that makes no valid worker: trying again would not help
 		return err
 	}
-	defer s.runner.works(w, place{s.target.Queue, s.target.Group})()
+	defer s.runner.register(w, targetID{s.target.Queue, s.target.Group})()
 	return w.Run(turn)
 }
 
@@ -321,7 +321,7 @@ func (s *service) handle(ctx context.Context, m *bridge.Message, probe bool) err
 	if err != nil && ctx.Err() != nil {
 		return err // this process cancelled the request: that is no sign of the target's health
 	}
-	if s.circuit.note(probe, down, err) {
+	if s.circuit.record(probe, down, err) {
 		return bridge.Release(err)
 	}
 	return err

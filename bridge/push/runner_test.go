@@ -228,15 +228,15 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	c.begin(func() { ended++ })
 	failed := errors.New("x")
 	for _, down := range []bool{true, true, false, true, true, false} {
-		redistest.Want(t, "given back", c.note(false, down, failed), false)
+		redistest.Want(t, "given back", c.record(false, down, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 0)
 	for range 3 {
-		redistest.Want(t, "given back", c.note(false, true, failed), false)
+		redistest.Want(t, "given back", c.record(false, true, failed), false)
 	}
 	redistest.Want(t, "workers ended", ended, 1)
-	redistest.Want(t, "given back by what was under way", c.note(false, true, failed), true)
-	c.note(false, false, nil) // a request from before the circuit opened: only a probe closes it
+	redistest.Want(t, "given back by what was under way", c.record(false, true, failed), true)
+	c.record(false, false, nil) // a request from before the circuit opened: only a probe closes it
 	wait := c.wait()
 	if wait > DefaultInterval || wait < DefaultInterval*3/4 {
 		t.Error("the first wait: ", wait)
@@ -244,7 +244,7 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 	for i := range 20 {
 		redistest.Want(t, "probes", c.begin(func() { ended++ }), min(1<<i, MaxConcurrency))
 		for range 2 {
-			redistest.Want(t, "given back by a probe", c.note(true, true, failed), true)
+			redistest.Want(t, "given back by a probe", c.record(true, true, failed), true)
 		}
 	}
 	redistest.Want(t, "rounds that ended", ended, 21)
@@ -252,13 +252,13 @@ func TestCircuitCountsWhatSaysThatTheTargetIsDown(t *testing.T) {
 		t.Error("the longest wait: ", wait)
 	}
 	c.begin(func() { ended++ })
-	redistest.Want(t, "given back", c.note(true, false, failed), false) // a refusal is an answer
+	redistest.Want(t, "given back", c.record(true, false, failed), false) // a refusal is an answer
 	redistest.Want(t, "wait of a closed circuit", c.wait(), time.Duration(0))
 	redistest.Want(t, "lines", len(book.Lines("circuit")), 2)
 	never := newCircuit(Target{Failures: -1}.WithDefaults(), book.Logger())
 	never.begin(func() { t.Error("it opened") })
 	for range 1000 {
-		never.note(false, true, failed)
+		never.record(false, true, failed)
 	}
 }
 

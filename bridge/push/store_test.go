@@ -37,7 +37,7 @@ func TestKeysAreRotatedWithoutAGap(t *testing.T) {
 		if err := found.err(); err != nil {
 			t.Fatal(err)
 		}
-		now, err := parseTarget("q", "g", found.texts[place{"q", "g"}])
+		now, err := parseTarget("q", "g", found.texts[targetID{"q", "g"}])
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -566,7 +566,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "what a rate refused is taken all the same", file: "bridge/access/bucket.go",
-		old:  "\t\ttaken.giveBack(n)\n",
+		old:  "\t\tlimit.giveBack(n)\n",
 		new:  "",
 		test: []string{"-run", "TestGatewaysShareARate", "./bridge/access"},
 	},

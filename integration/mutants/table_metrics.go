@@ -64,7 +64,7 @@ var metricsMutants = []mutant{
 	},
 	{
 		name: "a queue that comes back is counted anew", file: "bridge/metrics/family.go",
-		old:  "f.away[key] = one",
+		old:  "f.hidden[key] = one",
 		new:  "_ = one",
 		test: []string{"-run", "TestLabelsOfQueuesThatAreGoneAreGivenBack", "./bridge/metrics"},
 	},
@@ -76,8 +76,8 @@ var metricsMutants = []mutant{
 	},
 	{
 		name: "a group of dead letters keeps its label from one that is there", file: "bridge/metrics/names.go",
-		old:  "if g.letters {",
-		new:  "if g.letters && false {",
+		old:  "if g.onlyLetters {",
+		new:  "if g.onlyLetters && false {",
 		test: []string{"-run", "TestGroupsThatAreThereHaveLabelsBeforeThoseOfLetters", "./bridge/metrics"},
 	},
 	{

@@ -9,7 +9,7 @@ var pushMutants = []mutant{
 		test: []string{"-run", "TestATransactionThatIsRefused", "./lua"},
 	},
 	{
-		name: "what waits for a target's rate uses up an attempt", file: "bridge/push/pace.go",
+		name: "what waits for a target's rate uses up an attempt", file: "bridge/push/ratelimit.go",
 		old:  "return bridge.Release(err)",
 		new:  "return err",
 		test: []string{"-run", "TestNothingIsTakenBeforeTheRateAllowsIt|TestProcessesShareTheRate", "-count", "3", "./bridge/push"},

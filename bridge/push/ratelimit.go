@@ -17,48 +17,48 @@ import (
 )
 
 const (
-	// moment is how long before the rate allows a request its message may be read.
-	moment = 100 * time.Millisecond
-	// mostWait is the longest time that a message waits for the rate after it was read. It is also the longest time
+	// readAhead is how long before the rate allows a request its message may be read.
+	readAhead = 100 * time.Millisecond
+	// maxWait is the longest time that a message waits for the rate after it was read. It is also the longest time
 	// between two reads of the bucket in Redis, because the bucket may have been lost.
-	mostWait = 5 * time.Second
+	maxWait = 5 * time.Second
 	// askAgain is how long a message that was read waits for the rate after a call to Redis failed.
 	askAgain = time.Second
 )
 
 var errOthers = errors.New("others had used up the rate")
 
-// pace enforces a target's rate for all processes that post to it, with a token bucket in Redis that runs by the
+// rateLimit enforces a target's rate for all processes that post to it, with a token bucket in Redis that runs by the
 // server's clock. A message is read only when its request may be sent at once: a message that waits after it was read
 // would use up an attempt each time its process is killed. If another process takes the token first, the message is
 // released.
-type pace struct {
+type rateLimit struct {
 	client   rueidis.Client
 	key      string
 	interval time.Duration
 	burst    int
-	turns    chan struct{} // mutex of this process: full while a message waits for the rate
+	lock     chan struct{} // mutex of this process: full while a message waits for the rate
 }
 
-// newPace returns nil for a target without a rate.
-func newPace(t Target, cfg Config) *pace {
+// newRateLimit returns nil for a target without a rate.
+func newRateLimit(t Target, cfg Config) *rateLimit {
 	if t.Rate == "" {
 		return nil
 	}
 	of := sha256.Sum256([]byte("push\x00" + t.Queue + "\x00" + t.Group))
 	globals := lua.NewGlobals(cmp.Or(cfg.Prefix, lua.DefaultPrefix))
-	return &pace{
+	return &rateLimit{
 		client: cfg.Redis.Client, key: globals.Bucket(hex.EncodeToString(of[:])),
-		interval: t.Rate.Interval(), burst: cmp.Or(t.Burst, t.Rate.DefaultBurst()), turns: make(chan struct{}, 1),
+		interval: t.Rate.Interval(), burst: cmp.Or(t.Burst, t.Rate.DefaultBurst()), lock: make(chan struct{}, 1),
 	}
 }
 
 // bind makes a worker keep the rate until turn ends. delivered returns how many messages the worker has got so far.
-func (p *pace) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered func() uint64) {
+func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered func() uint64) {
 	var asked atomic.Uint64
 	post := cfg.Handler
 	cfg.Handler = func(ctx context.Context, m *bridge.Message) error {
-		err := p.take(ctx, turn)
+		err := l.take(ctx, turn)
 		asked.Add(1)
 		if err != nil {
 			return bridge.Release(err)
@@ -66,33 +66,33 @@ func (p *pace) bind(cfg *bridge.WorkerConfig, turn context.Context, delivered fu
 		return post(ctx, m)
 	}
 	cfg.Admit = func(ctx context.Context, most int) (int, error) {
-		return p.admit(ctx, most, func() int {
+		return l.admit(ctx, most, func() int {
 			before := asked.Load()
 			return int(delivered() - before)
 		})
 	}
 }
 
-// admit waits until the rate allows further requests within a moment, after those of the messages that already wait. It
+// admit waits until the rate allows further requests within readAhead, after those of the messages that already wait. It
 // returns how many, at most most; zero when ctx ends.
-func (p *pace) admit(ctx context.Context, most int, waiting func() int) (n int, err error) {
+func (l *rateLimit) admit(ctx context.Context, most int, waiting func() int) (n int, err error) {
 	for ctx.Err() == nil {
 		others := waiting() // before the call: a message that takes its token meanwhile must count twice, not never
-		call, cancel := context.WithTimeout(ctx, mostWait)
-		next, err := lua.UntilNext(call, p.client, p.key, p.interval, p.burst)
+		call, cancel := context.WithTimeout(ctx, maxWait)
+		next, err := lua.UntilNext(call, l.client, l.key, l.interval, l.burst)
 		cancel()
 		if err != nil {
 			return 0, fmt.Errorf("ask what the rate of the target allows: %w", err)
 		}
-		next += time.Duration(others)*p.interval - moment
+		next += time.Duration(others)*l.interval - readAhead
 		if next <= 0 {
-			return min(most, 1+int(-next/p.interval)), nil
+			return min(most, 1+int(-next/l.interval)), nil
 		}
 		if others > 0 {
-			next = min(next, moment)
+			next = min(next, readAhead)
 		}
 		select {
-		case <-time.After(min(next, mostWait)):
+		case <-time.After(min(next, maxWait)):
 		case <-ctx.Done():
 		}
 	}
@@ -100,14 +100,14 @@ func (p *pace) admit(ctx context.Context, most int, waiting func() int) (n int, 
 }
 
 // take waits for a token for one message. After an error the message is to be released.
-func (p *pace) take(ctx, turn context.Context) error {
-	patience := time.NewTimer(mostWait)
-	defer patience.Stop()
+func (l *rateLimit) take(ctx, turn context.Context) error {
+	timeout := time.NewTimer(maxWait)
+	defer timeout.Stop()
 	await := func(until <-chan time.Time, mine chan<- struct{}) error {
 		select {
 		case <-until:
 		case mine <- struct{}{}:
-		case <-patience.C:
+		case <-timeout.C:
 			return errOthers
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -116,20 +116,20 @@ func (p *pace) take(ctx, turn context.Context) error {
 		}
 		return nil
 	}
-	if err := await(nil, p.turns); err != nil {
+	if err := await(nil, l.lock); err != nil {
 		return err
 	}
-	defer func() { <-p.turns }()
+	defer func() { <-l.lock }()
 	for {
-		call, cancel := context.WithTimeout(ctx, mostWait)
-		wait, err := lua.Take(call, p.client, p.key, p.interval, p.burst, 1)
+		call, cancel := context.WithTimeout(ctx, maxWait)
+		wait, err := lua.Take(call, l.client, l.key, l.interval, l.burst, 1)
 		cancel()
 		switch {
 		case err != nil:
 			wait = askAgain
 		case wait <= 0:
 			return nil
-		case wait > mostWait:
+		case wait > maxWait:
 			return errOthers
 		}
 		if err := await(time.After(wait), nil); err != nil {

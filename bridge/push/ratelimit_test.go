@@ -51,7 +51,7 @@ func TestProcessesShareTheRateOfATarget(t *testing.T) {
 		t.Errorf("%d messages took %s, which is less than %s", n, took, least)
 	}
 	v.firstAttempts(t, n)
-	bucket := newPace(target, Config{Redis: g.r, Prefix: g.prefix}).key
+	bucket := newRateLimit(target, Config{Redis: g.r, Prefix: g.prefix}).key
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		there, err := g.r.Client.Do(t.Context(), g.r.Client.B().Exists().Key(bucket).Build()).AsInt64()
 		return there == 0 && err == nil, "what was taken of the rate is kept"
@@ -126,7 +126,7 @@ func TestNothingIsPostedWhileTheRateIsNotKnown(t *testing.T) {
 	g, v := newRig(t), newReceiver(t, nil)
 	target := to(v.URL)
 	target.Rate = "1000/s"
-	bucket := newPace(target, Config{Redis: g.r, Prefix: g.prefix}).key
+	bucket := newRateLimit(target, Config{Redis: g.r, Prefix: g.prefix}).key
 	queuetest.Do(t, g.r.Client, "HSET", bucket, "a", "b")
 	g.set(target)
 	g.run()
