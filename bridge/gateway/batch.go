@@ -110,7 +110,7 @@ func (c *call) publishLines() error {
 	_ = rc.EnableFullDuplex() // for HTTP/1.1; HTTP/2 is always full duplex
 	c.w.body = nil
 	c.w.Header().Set("Content-Type", "application/x-ndjson")
-	body := &kept{ReadCloser: c.r.Body, share: &c.bytes, token: c.grant.Name()}
+	body := &countedBody{ReadCloser: c.r.Body, share: &c.bytes, token: c.grant.Name()}
 	defer body.giveBack()
 	lines := ndjson.NewReader(body)
 	lines.Max = 2*c.cfg.MaxPayload + 128<<10 // base64, headers and names

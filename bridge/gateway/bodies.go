@@ -15,9 +15,9 @@ const (
 	leastBytes   = 64 << 20 // memory for a token's bodies at least; more than the largest line
 )
 
-// share limits the use of a resource by each token, so that one token cannot take all of it. The zero value allows
+// perToken limits the use of a resource by each token, so that one token cannot take all of it. The zero value allows
 // one at a time.
-type share struct {
+type perToken struct {
 	most  int // for each token
 	inAll int // for all tokens together; 0 = no limit
 
@@ -28,13 +28,13 @@ type share struct {
 
 // begin adds one to a token's count, even above the limits. It reports whether the token, or the sum of all tokens, is
 // over its limit now.
-func (s *share) begin(token string) (over bool) { return s.add(token, 1) }
+func (s *perToken) begin(token string) (over bool) { return s.add(token, 1) }
 
 // end counts one less for a token.
-func (s *share) end(token string) { s.add(token, -1) }
+func (s *perToken) end(token string) { s.add(token, -1) }
 
 // add adds n, which may be negative, to a token's count. Like begin it reports whether a limit is exceeded now.
-func (s *share) add(token string, n int) (over bool) {
+func (s *perToken) add(token string, n int) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
@@ -49,28 +49,28 @@ func (s *share) add(token string, n int) (over bool) {
 }
 
 // full reports whether a token has reached its limit.
-func (s *share) full(token string) bool {
+func (s *perToken) full(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of[token] >= max(1, s.most)
 }
 
-// crowded reports whether a token has more than twice its limit.
-func (s *share) crowded(token string) bool {
+// farOver reports whether a token has more than twice its limit.
+func (s *perToken) farOver(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.of[token] > 2*max(1, s.most)
 }
 
-// kept is a request body that is read into memory. Its bytes count for its token until giveBack.
-type kept struct {
+// countedBody is a request body that is read into memory. Its bytes count for its token until giveBack.
+type countedBody struct {
 	io.ReadCloser
-	share *share
+	share *perToken
 	token string
 	n     int
 }
 
-func (k *kept) Read(p []byte) (n int, err error) {
+func (k *countedBody) Read(p []byte) (n int, err error) {
 	n, err = k.ReadCloser.Read(p)
 	k.n += n
 	if k.share.add(k.token, n) {
@@ -80,7 +80,7 @@ func (k *kept) Read(p []byte) (n int, err error) {
 }
 
 // giveBack takes the body's bytes off its token's count.
-func (k *kept) giveBack() {
+func (k *countedBody) giveBack() {
 	k.share.add(k.token, -k.n)
 	k.n = 0
 }
@@ -95,7 +95,7 @@ func (g *Gateway) reading(w http.ResponseWriter, r *http.Request, token string) 
 		g.bodies.end(token)
 		return nil, false
 	}
-	body := &kept{ReadCloser: r.Body, share: &g.bytes, token: token}
+	body := &countedBody{ReadCloser: r.Body, share: &g.bytes, token: token}
 	r.Body = body
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))

@@ -21,8 +21,8 @@ func letterFilter(q query) (admin.LetterFilter, error) {
 		NewerThan: newer, Limit: int(limit), Newest: newest}, errOlder, errNewer, errLimit, errNewest)
 }
 
-// meant is letterFilter for requests that change dead letters. Without a filter they need all=true.
-func meant(q query) (admin.LetterFilter, error) {
+// requiredFilter is letterFilter for requests that change dead letters. Without a filter they need all=true.
+func requiredFilter(q query) (admin.LetterFilter, error) {
 	f, err := letterFilter(q)
 	all, errAll := q.flag("all")
 	if err = errors.Join(err, errAll); err == nil && f == (admin.LetterFilter{}) && !all {
@@ -77,7 +77,7 @@ func (c *call) inTime(err error) (more bool, failed error) {
 
 // redriveLetters redrives the dead letters that match the filter, until the time of the request is up.
 func redriveLetters(c *call) (int, any, error) {
-	f, errFilter := meant(c.query)
+	f, errFilter := requiredFilter(c.query)
 	delay, errDelay := c.query.millis("in_ms")
 	spread, errSpread := c.query.millis("spread_ms")
 	rate, errRate := c.query.rate("rate")
@@ -152,7 +152,7 @@ func purgeLetter(c *call) (int, any, error) {
 }
 
 func purgeLetters(c *call) (int, any, error) {
-	f, err := meant(c.query)
+	f, err := requiredFilter(c.query)
 	if err == nil {
 		err = c.op.CheckKnown(c.ctx, c.queue)
 	}

@@ -105,9 +105,9 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// waits counts this request as waiting instead of busy, until done is called. It fails if too many requests wait; one
+// beginWait counts this request as waiting instead of busy, until done is called. It fails if too many requests wait; one
 // token may have a quarter of MaxPolls.
-func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
+func (g *Gateway) beginWait(w http.ResponseWriter) (done func(), err error) {
 	token := tokenOf(w)
 	if g.waiting.begin(token) {
 		g.waiting.end(token)
@@ -131,16 +131,16 @@ func (g *Gateway) waits(w http.ResponseWriter) (done func(), err error) {
 
 // wait pulls messages, and waits for them as long as the request says.
 func (c *call) wait(r pull.Request) (found []pull.Delivery, err error) {
-	err = c.hold(c.w, c.ctx, r.Wait, func(ctx context.Context) (err error) {
+	err = c.poll(c.w, c.ctx, r.Wait, func(ctx context.Context) (err error) {
 		found, err = c.puller.Pull(ctx, r)
 		return err
 	})
 	return found, err
 }
 
-// hold calls pull, which may block for about wait. Meanwhile the request counts as waiting. When the gateway stops,
-// hold returns early without messages and without an error; the caller then asks another gateway.
-func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Duration,
+// poll calls pull, which may block for about wait. Meanwhile the request counts as waiting. When the gateway stops,
+// poll returns early without messages and without an error; the caller then asks another gateway.
+func (g *Gateway) poll(w http.ResponseWriter, ctx context.Context, wait time.Duration,
 	pull func(context.Context) error) error {
 	g.pulled.Do(func() { g.pulling.Go(func() { g.puller.Run(g.stopping) }) })
 	if wait == 0 {
@@ -148,7 +148,7 @@ func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Dur
 		defer cancel()
 		return pull(ctx)
 	}
-	done, err := g.waits(w)
+	done, err := g.beginWait(w)
 	if err != nil {
 		return err
 	}
@@ -167,8 +167,8 @@ func (g *Gateway) hold(w http.ResponseWriter, ctx context.Context, wait time.Dur
 	return err
 }
 
-// settling is a caller's request to settle or extend a delivery.
-type settling struct {
+// settlement is a caller's request to settle or extend a delivery.
+type settlement struct {
 	Token   pull.Token `json:"token"`
 	Outcome string     `json:"outcome"` // one of outcomes; default ack
 	In      *int64     `json:"in_ms"`   // delay of a retry or a snooze
@@ -180,8 +180,8 @@ type settling struct {
 
 const outcomes = "ack, retry, snooze, dead, release, extend"
 
-// settled is the answer to a settling.
-type settled struct {
+// outcome is the answer to a settlement.
+type outcome struct {
 	Outcome stream.Settlement `json:"outcome"`
 }
 
@@ -201,7 +201,7 @@ func settle(c *call) (int, any, error) {
 	if len(raw) > mostSettled {
 		return 0, nil, lua.Invalid("deliveries", strconv.Itoa(len(raw)), "must be at most %d", mostSettled)
 	}
-	all := make([]settling, len(raw))
+	all := make([]settlement, len(raw))
 	for i, one := range raw {
 		if err := ndjson.Decode(one, &all[i]); err != nil {
 			return 0, nil, malformed("item %d is not an object of known fields: %s", i, shape(err))
@@ -213,7 +213,7 @@ func settle(c *call) (int, any, error) {
 			return 0, nil, forbidden(access.Consume)
 		}
 	}
-	results := make([]settled, len(all))
+	results := make([]outcome, len(all))
 	// Extends come first: if one is refused for an invalid time, nothing must be settled. Any other error of a queue
 	// or its server does not stop the deliveries of other queues from being settled.
 	failed := c.extend(all, results)
@@ -231,7 +231,7 @@ func settle(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"settled": results}, nil
 }
 
-func (s *settling) check() (err error) {
+func (s *settlement) check() (err error) {
 	if s.ticket, err = s.Token.Read(); err != nil {
 		return err
 	}
@@ -259,7 +259,7 @@ func (s *settling) check() (err error) {
 }
 
 // chosen returns the tokens of the deliveries with a matching outcome, and their indexes in all.
-func chosen(all []settling, is func(outcome string) bool) (tokens []pull.Token, at []int) {
+func chosen(all []settlement, is func(outcome string) bool) (tokens []pull.Token, at []int) {
 	for i, one := range all {
 		if is(one.Outcome) {
 			tokens, at = append(tokens, one.Token), append(at, i)
@@ -269,7 +269,7 @@ func chosen(all []settling, is func(outcome string) bool) (tokens []pull.Token, 
 }
 
 // acknowledge settles the deliveries with the outcome ack.
-func (c *call) acknowledge(all []settling, results []settled) error {
+func (c *call) acknowledge(all []settlement, results []outcome) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome == "ack" })
 	won, err := c.puller.Ack(c.ctx, tokens)
 	for i, ok := range won {
@@ -281,7 +281,7 @@ func (c *call) acknowledge(all []settling, results []settled) error {
 }
 
 // extend extends the deliveries with the outcome extend.
-func (c *call) extend(all []settling, results []settled) error {
+func (c *call) extend(all []settlement, results []outcome) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome == "extend" })
 	within := make([]time.Duration, len(at))
 	for i := range at {
@@ -302,7 +302,7 @@ func (c *call) extend(all []settling, results []settled) error {
 }
 
 // fail settles the deliveries with any other outcome.
-func (c *call) fail(all []settling, results []settled) error {
+func (c *call) fail(all []settlement, results []outcome) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome != "ack" && outcome != "extend" })
 	reasons := make([]error, len(at))
 	for i := range at {
@@ -316,7 +316,7 @@ func (c *call) fail(all []settling, results []settled) error {
 }
 
 // reason returns the error that a handler would return for the same outcome.
-func (s *settling) reason() error {
+func (s *settlement) reason() error {
 	var reason error
 	if s.Error != "" {
 		reason = errors.New(s.Error)

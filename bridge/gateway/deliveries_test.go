@@ -32,7 +32,7 @@ func (r *rig) settles(all ...string) string {
 	r.t.Helper()
 	a := r.do("POST", "/v1/settlements", "["+strings.Join(all, ",")+"]", "Content-Type: application/json")
 	a.want(http.StatusOK)
-	var body struct{ Settled []settled }
+	var body struct{ Settled []outcome }
 	if err := json.Unmarshal(a.body, &body); err != nil {
 		r.t.Fatal(err)
 	}

@@ -45,12 +45,12 @@ func events(c *call) (int, any, error) {
 	if _, err := c.body(0); err != nil {
 		return 0, nil, err
 	}
-	done, err := c.waits(c.w)
+	done, err := c.beginWait(c.w)
 	if err != nil {
 		return 0, nil, err
 	}
 	defer done()
-	s := &sink{call: c, rc: http.NewResponseController(c.w), only: only}
+	s := &listener{call: c, rc: http.NewResponseController(c.w), only: only}
 	_ = s.rc.SetReadDeadline(time.Time{})
 	h := c.w.Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -62,7 +62,7 @@ func events(c *call) (int, any, error) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
 	defer context.AfterFunc(c.stopping, cancel)()
-	defer c.live.leave(s)
+	defer c.shared.leave(s)
 	s.run(ctx, time.Duration(each)*time.Millisecond)
 	return 0, nil, nil
 }
@@ -80,8 +80,8 @@ func (c *call) mayAll(verb access.Verb, queues []string) error {
 	return nil
 }
 
-// sink is a listener: a caller of events.
-type sink struct {
+// listener is a caller of events.
+type listener struct {
 	*call
 	rc    *http.ResponseController
 	only  []string  // queues; nil = all that the token allows
@@ -90,7 +90,7 @@ type sink struct {
 }
 
 // run sends events until ctx ends, the token is no longer valid or a write fails.
-func (s *sink) run(ctx context.Context, each time.Duration) {
+func (s *listener) run(ctx context.Context, each time.Duration) {
 	if s.write([]byte("retry: 2000\n\n")) != nil {
 		return
 	}
@@ -109,13 +109,13 @@ func (s *sink) run(ctx context.Context, each time.Duration) {
 		switch now := time.Now(); {
 		case !now.Before(next):
 			next = now.Add(each)
-			s.live.listen(s, interest{s.only, s.grant})
-			seen := s.live.look()
+			s.shared.listen(s, queueFilter{s.only, s.grant})
+			seen := s.shared.read()
 			if ctx.Err() != nil {
 				return
 			}
 			err = s.tell(seen)
-		case now.Sub(s.wrote) >= s.live.heartbeat:
+		case now.Sub(s.wrote) >= s.shared.heartbeat:
 			err = s.write([]byte(":\n\n"))
 		}
 		if err != nil {
@@ -126,7 +126,7 @@ func (s *sink) run(ctx context.Context, each time.Duration) {
 }
 
 // allowed checks the token again. If the token is no longer valid, allowed sends that problem as the last event.
-func (s *sink) allowed(ctx context.Context) bool {
+func (s *listener) allowed(ctx context.Context) bool {
 	err := s.authenticate()
 	if err == nil {
 		err = s.mayAll(access.Operate, s.only)
@@ -142,7 +142,7 @@ func (s *sink) allowed(ctx context.Context) bool {
 
 // tell sends the last look as an event. If the look failed it sends the problem, but only once until the problem
 // changes.
-func (s *sink) tell(seen *sight) error {
+func (s *listener) tell(seen *snapshot) error {
 	if seen.err != nil {
 		if p := problemOf(seen.err); p.Type == s.told {
 			return nil
@@ -154,7 +154,7 @@ func (s *sink) tell(seen *sight) error {
 	fmt.Fprintf(&b, "event: stats\ndata: {\"at\":%q,\"queues\":[", seen.at.UTC().Format(time.RFC3339Nano))
 	some := false
 	for _, one := range seen.queues {
-		if !(interest{s.only, s.grant}).in(one.name) {
+		if !(queueFilter{s.only, s.grant}).in(one.name) {
 			continue
 		}
 		if some {
@@ -167,7 +167,7 @@ func (s *sink) tell(seen *sight) error {
 	return s.write(b.Bytes())
 }
 
-func (s *sink) problem(err error) error {
+func (s *listener) problem(err error) error {
 	p := problemOf(err)
 	p.Title, p.Request, s.told = http.StatusText(p.Status), s.w.id, p.Type
 	text, err := encode(p)
@@ -178,7 +178,7 @@ func (s *sink) problem(err error) error {
 }
 
 // write sends a text without buffering.
-func (s *sink) write(text []byte) error {
+func (s *listener) write(text []byte) error {
 	s.wrote = time.Now()
 	_ = s.rc.SetWriteDeadline(s.wrote.Add(eventWithin))
 	if _, err := s.w.Write(text); err != nil {
@@ -187,22 +187,22 @@ func (s *sink) write(text []byte) error {
 	return s.rc.Flush()
 }
 
-// interest names the queues that a listener wants events of.
-type interest struct {
+// queueFilter names the queues that a listener wants events of.
+type queueFilter struct {
 	only  []string // nil = all that the token allows
 	grant *access.Grant
 }
 
-func (i interest) in(queue string) bool {
+func (i queueFilter) in(queue string) bool {
 	return (i.only == nil || slices.Contains(i.only, queue)) && i.grant.May(access.Operate, queue)
 }
 
-// sight is the result of a look at all queues that listeners want events of, or the error of that look.
-type sight struct {
-	at     time.Time
-	asked  int // value of live.came at the look
-	queues []seenQueue
-	err    error
+// snapshot is the result of a look at all queues that listeners want events of, or the error of that look.
+type snapshot struct {
+	at              time.Time
+	listenersAtRead int // value of sharedStats.listenersSoFar at the look
+	queues          []seenQueue
+	err             error
 }
 
 type seenQueue struct {
@@ -210,8 +210,8 @@ type seenQueue struct {
 	text json.RawMessage
 }
 
-// live reads the state of queues for all listeners of a gateway together: of the queues that any of them wants.
-type live struct {
+// sharedStats reads the state of queues for all listeners of a gateway together: of the queues that any of them wants.
+type sharedStats struct {
 	op       *admin.Admin
 	stopping context.Context
 	timeout  time.Duration
@@ -220,54 +220,54 @@ type live struct {
 
 	turn    chan struct{} // mutex of look: full while no goroutine looks
 	watcher *admin.Watcher
-	last    *sight
+	last    *snapshot
 
-	mu        sync.Mutex
-	listeners map[*sink]interest
-	came      int // listeners so far, including those that left
+	mu             sync.Mutex
+	listeners      map[*listener]queueFilter
+	listenersSoFar int // listeners so far, including those that left
 }
 
-func newLive(op *admin.Admin, stopping context.Context, timeout time.Duration) *live {
-	l := &live{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1),
-		listeners: map[*sink]interest{}}
+func newSharedStats(op *admin.Admin, stopping context.Context, timeout time.Duration) *sharedStats {
+	l := &sharedStats{op: op, stopping: stopping, timeout: timeout, heartbeat: heartbeat, turn: make(chan struct{}, 1),
+		listeners: map[*listener]queueFilter{}}
 	l.turn <- struct{}{}
 	return l
 }
 
 // listen records the queues that a listener wants events of from now on.
-func (l *live) listen(s *sink, i interest) {
+func (l *sharedStats) listen(s *listener, i queueFilter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, known := l.listeners[s]; !known {
-		l.came++
+		l.listenersSoFar++
 	}
 	l.listeners[s] = i
 }
 
-func (l *live) leave(s *sink) {
+func (l *sharedStats) leave(s *listener) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.listeners, s)
 }
 
 // wanted returns a filter of the queues that listeners want, and how many listeners have come so far.
-func (l *live) wanted() (in func(queue string) bool, came int) {
+func (l *sharedStats) wanted() (in func(queue string) bool, came int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := slices.Collect(maps.Values(l.listeners))
 	return func(queue string) bool {
-		return slices.ContainsFunc(all, func(i interest) bool { return i.in(queue) })
-	}, l.came
+		return slices.ContainsFunc(all, func(i queueFilter) bool { return i.in(queue) })
+	}, l.listenersSoFar
 }
 
-// look returns the state of the queues that listeners want, at most half a second old. For any number of listeners it
+// read returns the state of the queues that listeners want, at most half a second old. For any number of listeners it
 // asks Redis twice a second at most, and once more for each new listener.
-func (l *live) look() *sight {
+func (l *sharedStats) read() *snapshot {
 	<-l.turn
 	defer func() { l.turn <- struct{}{} }()
 	now := time.Now()
 	wanted, came := l.wanted()
-	if l.last != nil && now.Sub(l.last.at) < sharedFor && l.last.asked == came {
+	if l.last != nil && now.Sub(l.last.at) < sharedFor && l.last.listenersAtRead == came {
 		return l.last
 	}
 	if l.last == nil || now.Sub(l.last.at) > 2*maxEach { // a rate over such a time would be meaningless
@@ -276,7 +276,7 @@ func (l *live) look() *sight {
 	ctx, cancel := context.WithTimeout(l.stopping, l.timeout)
 	defer cancel()
 	samples, err := l.watcher.LookAt(ctx, wanted)
-	seen := &sight{at: time.Now(), asked: came, err: err}
+	seen := &snapshot{at: time.Now(), listenersAtRead: came, err: err}
 	for _, one := range samples {
 		text, err := encode(sampled{one, one.Err != nil})
 		if err != nil {

@@ -150,7 +150,7 @@ func TestLiveStatsAreThoseOfTheToken(t *testing.T) {
 func TestLiveStatsEndAndAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(c *Config) { c.MaxPolls, c.MaxRequests = 1, 1 })
-	r.g.live.heartbeat = time.Second
+	r.g.shared.heartbeat = time.Second
 	for _, query := range []string{"?interval_ms=999", "?interval_ms=60001", "?interval_ms=x", "?queues=", "?queues=a,,b"} {
 		r.do("GET", "/v1/events/stats"+query, "").refused(http.StatusUnprocessableEntity, typeInvalid)
 	}
@@ -191,11 +191,11 @@ func TestListenersShareALook(t *testing.T) {
 	t.Parallel()
 	server := redistest.Own(t)
 	r := newRigAt(t, server.URL(), server.Prefix(t))
-	seen := make(chan *sight, 100)
+	seen := make(chan *snapshot, 100)
 	for range cap(seen) {
-		go func() { seen <- r.g.live.look() }()
+		go func() { seen <- r.g.shared.read() }()
 	}
-	different := map[*sight]bool{}
+	different := map[*snapshot]bool{}
 	for range cap(seen) {
 		different[<-seen] = true
 	}

@@ -109,7 +109,7 @@ func FuzzBody(f *testing.F) {
 				continue
 			}
 			_, _ = parseOptions(q)
-			_, _ = meant(q)
+			_, _ = requiredFilter(q)
 			_, _ = q.rate("rate")
 		}
 	})

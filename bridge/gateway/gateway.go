@@ -73,15 +73,15 @@ type Gateway struct {
 	op      *admin.Admin
 	log     *slog.Logger
 	mux     *http.ServeMux
-	bodies  share         // bodies that are being read
-	bytes   share         // bytes in memory of bodies that are being read
-	streams share         // streams of lines that are being read
-	answers share         // answers that are being written
+	bodies  perToken      // bodies that are being read
+	bytes   perToken      // bytes in memory of bodies that are being read
+	streams perToken      // streams of lines that are being read
+	answers perToken      // answers that are being written
 	busy    atomic.Int64  // requests in progress that do not wait for their caller or for a message
-	waiting share         // callers that wait for a message or listen to events
+	waiting perToken      // callers that wait for a message or listen to events
 	polls   chan struct{} // holds one for each caller that waits for a message or listens to events
 	puller  *pull.Puller
-	live    *live
+	shared  *sharedStats
 	lmstfy  *lmstfy.Server // everything under /api/
 
 	stopping context.Context // cancelled when the gateway stops; ends all waiting
@@ -138,9 +138,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{cfg: cfg, client: client, op: op, log: cfg.Logger, puller: puller,
 		polls:  make(chan struct{}, cfg.MaxPolls),
-		bodies: share{most: cfg.MaxRequests / 4}, answers: share{most: cfg.MaxRequests / 4},
-		waiting: share{most: cfg.MaxPolls / 4}, streams: share{most: cfg.MaxPolls / 4, inAll: cfg.MaxPolls},
-		bytes: share{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)}}
+		bodies: perToken{most: cfg.MaxRequests / 4}, answers: perToken{most: cfg.MaxRequests / 4},
+		waiting: perToken{most: cfg.MaxPolls / 4}, streams: perToken{most: cfg.MaxPolls / 4, inAll: cfg.MaxPolls},
+		bytes: perToken{most: max(cfg.MaxRequests/4*bytesOfPlace, leastBytes)}}
 	g.stopping, g.stop = context.WithCancel(context.Background())
 	if cfg.AllowOldBridges {
 		g.op = g.op.AllowOldBridges()
@@ -148,10 +148,10 @@ func New(cfg Config) (*Gateway, error) {
 	if cfg.Observer != nil {
 		g.op = g.op.Observed(cfg.Observer)
 	}
-	g.live = newLive(g.op, g.stopping, cfg.Timeout)
+	g.shared = newSharedStats(g.op, g.stopping, cfg.Timeout)
 	g.lmstfy, err = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
 		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
-		Hold: g.hold, Reading: g.reading, Answering: g.answering})
+		Hold: g.poll, Reading: g.reading, Answering: g.answering})
 	if err != nil {
 		return nil, err
 	}

@@ -73,14 +73,14 @@ func reschedule(c *call) (int, any, error) {
 	return http.StatusOK, receipt{ID: c.id(), Due: due}, err
 }
 
-// mine returns the queues on which the token allows a verb.
-func (c *call) mine(verb access.Verb) ([]string, error) {
+// allowedQueues returns the queues on which the token allows a verb.
+func (c *call) allowedQueues(verb access.Verb) ([]string, error) {
 	all, err := c.op.Queues(c.ctx)
 	return append([]string{}, slices.DeleteFunc(all, func(queue string) bool { return !c.grant.May(verb, queue) })...), err
 }
 
 func queues(c *call) (int, any, error) {
-	names, err := c.mine(access.Operate)
+	names, err := c.allowedQueues(access.Operate)
 	return http.StatusOK, map[string]any{"queues": names}, err
 }
 
@@ -89,7 +89,7 @@ func find(c *call) (int, any, error) {
 	if err := lua.CheckID(c.id()); err != nil {
 		return 0, nil, err
 	}
-	names, err := c.mine(access.Operate)
+	names, err := c.allowedQueues(access.Operate)
 	if err == nil && len(names) == 0 { // an empty list would mean all queues
 		err = admin.ErrNotFound
 	}

@@ -64,8 +64,8 @@ func (p *problem) Unwrap() error { return p.cause }
 // Is makes errors.Is(err, lmstfy.ErrBusy) true for a refusal because a limit of the gateway is reached.
 func (p *problem) Is(target error) bool { return target == lmstfy.ErrBusy && p.Type == typeBusy } //nolint:errorlint // it is one
 
-// known maps errors to problems. The first match counts.
-var known = []struct {
+// problems maps errors to problems. The first match counts.
+var problems = []struct {
 	is     error
 	status int
 	kind   string
@@ -103,7 +103,7 @@ func problemOf(err error) *problem {
 	p := &problem{}
 	if errors.As(err, &p) {
 		whole := *p
-		whole.blame(whole.cause)
+		whole.addFaults(whole.cause)
 		return &whole
 	}
 	var invalid *bridge.InvalidError
@@ -113,12 +113,12 @@ func problemOf(err error) *problem {
 		return tooLarge(large.Limit)
 	case errors.As(err, &invalid):
 		p = &problem{Type: typeInvalid, Status: http.StatusUnprocessableEntity}
-		p.blame(err)
+		p.addFaults(err)
 		return p
 	case errors.Is(err, bridge.ErrInvalid):
 		return &problem{Type: typeInvalid, Status: http.StatusUnprocessableEntity, Detail: "a value is not allowed"}
 	}
-	for _, k := range known {
+	for _, k := range problems {
 		if errors.Is(err, k.is) {
 			return &problem{Type: k.kind, Status: k.status, Detail: k.detail, wait: k.wait}
 		}
@@ -131,8 +131,8 @@ func tooLarge(limit int64) *problem {
 		fault: fault{Field: "body", Limit: sizeLimit(limit)}}
 }
 
-// blame adds the faults that a tree of errors names.
-func (p *problem) blame(err error) {
+// addFaults adds the faults that a tree of errors names.
+func (p *problem) addFaults(err error) {
 	all := faults(err)
 	if len(all) == 0 {
 		return

@@ -23,14 +23,14 @@ const zipFrom = 1 << 10
 // reply is an answer, with its request.
 type reply struct {
 	http.ResponseWriter
-	g      *Gateway
-	r      *http.Request
-	body   *counted // the request's body; nil = none, or it is answered while it is read
-	id     string   // of the request
-	route  string   // "" = none
-	token  string   // name of the token that the answer counts for; "" = none
-	status int      // 0 until the header was written
-	left   bool     // not written, because too many answers to the token wait to be read
+	g       *Gateway
+	r       *http.Request
+	body    *counted // the request's body; nil = none, or it is answered while it is read
+	id      string   // of the request
+	route   string   // "" = none
+	token   string   // name of the token that the answer counts for; "" = none
+	status  int      // 0 until the header was written
+	refused bool     // not written, because too many answers to the token wait to be read
 }
 
 // counted is a request body that counts the bytes that were read.
@@ -63,7 +63,7 @@ func (w *reply) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	back, err := w.aside(len(p))
+	back, err := w.beginWrite(len(p))
 	if err != nil {
 		return 0, err
 	}
@@ -73,7 +73,7 @@ func (w *reply) Write(p []byte) (int, error) {
 
 // FlushError sends the bytes that were written. It is for http.ResponseController.
 func (w *reply) FlushError() error {
-	back, err := w.aside(0)
+	back, err := w.beginWrite(0)
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,9 @@ func (w *reply) FlushError() error {
 	return http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// finish flushes an answer over HTTP/2. Otherwise net/http would send the end of it after the handler has returned,
+// flushHTTP2 flushes an answer over HTTP/2. Otherwise net/http would send the end of it after the handler has returned,
 // when it no longer counts for a token.
-func (w *reply) finish() {
+func (w *reply) flushHTTP2() {
 	if w.status != 0 && w.r.ProtoMajor > 1 {
 		_ = w.FlushError()
 	}
@@ -94,14 +94,14 @@ func (w *reply) finish() {
 // control decides how much of it can be sent.
 const largeAnswer = 64 << 10
 
-var errLeft = errors.New("too many answers to this token wait to be read")
+var errTooManyAnswers = errors.New("too many answers to this token wait to be read")
 
-// aside makes a write of size bytes count for the token instead of as busy, until back is called. A token that has
+// beginWrite makes a write of size bytes count for the token instead of as busy, until back is called. A token that has
 // reached its limit of answers gets a refusal. Over HTTP/2 the refusal may wait to be read as well. So above twice the
 // limit the stream ends without an answer, and every later write fails: the caller must not get a part of an answer.
-func (w *reply) aside(size int) (back func(), err error) {
-	if w.left {
-		return nil, errLeft
+func (w *reply) beginWrite(size int) (back func(), err error) {
+	if w.refused {
+		return nil, errTooManyAnswers
 	}
 	counts := size >= largeAnswer || w.r.ProtoMajor > 1
 	w.g.busy.Add(-1)
@@ -114,10 +114,10 @@ func (w *reply) aside(size int) (back func(), err error) {
 		}
 		w.g.busy.Add(1)
 	}
-	if w.r.ProtoMajor > 1 && w.g.answers.crowded(w.token) {
+	if w.r.ProtoMajor > 1 && w.g.answers.farOver(w.token) {
 		back()
-		w.left = true
-		return nil, errLeft
+		w.refused = true
+		return nil, errTooManyAnswers
 	}
 	return back, nil
 }

@@ -18,10 +18,9 @@ type route struct {
 	verb                  access.Verb // that the token must allow; "" = no token is needed
 	query                 string      // names of parameters, separated by spaces
 	handler               handler
-	all                   bool // it belongs to no queue: the token needs the pattern *
 	audit                 bool // it is logged as an operator's action
 	stream                bool // it may run longer than Config.Timeout
-	counts                bool // the handler itself charges the token's rate, or the route costs nothing
+	chargesItself         bool // the handler itself charges the token's rate, or the route costs nothing
 }
 
 // handler returns a status and a value to answer with as JSON, or an error. If it writes the answer itself it returns
@@ -51,7 +50,7 @@ func table() []route {
 		{name: "publish", method: http.MethodPost, pattern: queuePath + "/messages", verb: access.Publish, query: message,
 			handler: publish},
 		{name: "publish many", method: http.MethodPost, pattern: queuePath + "/batch", verb: access.Publish,
-			handler: publishMany, counts: true, stream: true},
+			handler: publishMany, chargesItself: true, stream: true},
 		{name: "get", method: http.MethodGet, pattern: messagePath, verb: access.Publish, handler: get},
 		{name: "cancel", method: http.MethodDelete, pattern: messagePath, verb: access.Publish, query: "running group",
 			handler: cancel},
@@ -63,7 +62,7 @@ func table() []route {
 		{name: "receive of several", method: http.MethodPost, pattern: "/v1/deliveries", verb: access.Consume,
 			query: receiving + " queues weights", handler: receiveOfSeveral, stream: true},
 		{name: "settle", method: http.MethodPost, pattern: "/v1/settlements", verb: access.Consume, handler: settle,
-			counts: true},
+			chargesItself: true},
 
 		{name: "list queues", method: http.MethodGet, pattern: "/v1/queues", verb: access.Operate, handler: queues},
 		{name: "find", method: http.MethodGet, pattern: "/v1/messages/{id}", verb: access.Operate, handler: find},

@@ -70,12 +70,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(lingerTime))
 		}
 		g.answered(out, time.Since(began))
-		if out.left {
+		if out.refused {
 			panic(http.ErrAbortHandler) // the stream ends; its connection goes on
 		}
 	}()
 	defer g.busy.Add(-1)
-	defer out.finish()
+	defer out.flushHTTP2()
 	if g.busy.Add(1) > int64(g.cfg.MaxRequests) {
 		out.problem(&problem{Type: typeBusy, Status: http.StatusServiceUnavailable, wait: time.Second,
 			Detail: "this gateway answers as many requests as it may: try again"})
@@ -214,10 +214,10 @@ func (g *Gateway) allow(one route, c *call) error {
 				Detail: "the path does not name a queue"}
 		}
 	}
-	if (hasQueue || one.all) && !c.grant.May(one.verb, c.queue) {
+	if hasQueue && !c.grant.May(one.verb, c.queue) {
 		return forbidden(one.verb)
 	}
-	if one.counts {
+	if one.chargesItself {
 		return nil
 	}
 	return c.take(one.verb, 1)

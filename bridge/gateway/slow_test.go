@@ -324,7 +324,7 @@ func TestSmallAnswersOverHTTP2ThatNobodyReadsAreBounded(t *testing.T) {
 // flush succeeded, so the messages of the answer were not given back, although the stream was reset.
 func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
 	t.Parallel()
-	g := &Gateway{answers: share{most: 1}}
+	g := &Gateway{answers: perToken{most: 1}}
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.ProtoMajor = 2
 	written := httptest.NewRecorder()
@@ -337,9 +337,9 @@ func TestAnAnswerThatWasLeftOutIsNotFlushed(t *testing.T) {
 		g.answers.end("ci")
 	}
 	err := http.NewResponseController(w).Flush()
-	redistest.Want(t, "flushed", fmt.Sprint(err), errLeft.Error())
+	redistest.Want(t, "flushed", fmt.Sprint(err), errTooManyAnswers.Error())
 	_, err = w.Write([]byte("more"))
-	redistest.Want(t, "written later", fmt.Sprint(err), errLeft.Error())
+	redistest.Want(t, "written later", fmt.Sprint(err), errTooManyAnswers.Error())
 	redistest.Want(t, "sent", written.Body.String(), "")
 }
 

@@ -452,7 +452,7 @@ var mutants = []mutant{
 	},
 	{
 		name: "each round of probes takes one message", file: "bridge/push/circuit.go",
-		old:  "\t\tc.width = min(2*c.width, MaxConcurrency)\n",
+		old:  "\t\tc.probes = min(2*c.probes, MaxConcurrency)\n",
 		new:  "",
 		test: []string{"-run", "TestMessagesThatLookLikeAnOutageDelayOthersBriefly", "./bridge/push"},
 	},

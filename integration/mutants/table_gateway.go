@@ -4,7 +4,7 @@ package main
 var gatewayMutants = []mutant{
 	{
 		name: "an answer that was left out is flushed", file: "bridge/gateway/reply.go",
-		old:  "\tif w.left {\n\t\treturn nil, errLeft\n\t}\n",
+		old:  "\tif w.refused {\n\t\treturn nil, errTooManyAnswers\n\t}\n",
 		new:  "",
 		test: []string{"-run", "TestAnAnswerThatWasLeftOut", "./bridge/gateway"},
 	},
@@ -82,8 +82,8 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "what finds no job uses up the limit", file: "bridge/gateway/lmstfy/server.go",
-		old:  "if err != nil && c.unused != nil {",
-		new:  "if err != nil && c.unused != nil && c.name != \"\" {",
+		old:  "if err != nil && c.refund != nil {",
+		new:  "if err != nil && c.refund != nil && c.name != \"\" {",
 		test: []string{"-run", "TestWhatIsRefusedOrFindsNothingIsFree", "./bridge/gateway/lmstfy"},
 	},
 	{
@@ -106,7 +106,7 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a refused bulk gives back twice what it took", file: "bridge/gateway/lmstfy/server.go",
-		old:  "\tc.unused = nil\n",
+		old:  "\tc.refund = nil\n",
 		new:  "",
 		test: []string{"-run", "TestEveryJobThatIsPublishedCounts", "./bridge/gateway/lmstfy"},
 	},
@@ -130,7 +130,7 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "a batch is asked for twice", file: "bridge/gateway/serve.go",
-		old:  "if one.counts {",
+		old:  "if one.chargesItself {",
 		new:  "if one.counts && c.queue == \"\" {",
 		test: []string{"-run", "TestABatchOfMoreThanTheBurst", "./bridge/gateway"},
 	},
@@ -226,14 +226,14 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "what net/http sends over HTTP/2 behind the handler counts for nobody", file: "bridge/gateway/serve.go",
-		old:  "\tdefer out.finish()\n",
+		old:  "\tdefer out.flushHTTP2()\n",
 		new:  "",
 		test: []string{"-run", "TestSmallAnswersOverHTTP2", "./bridge/gateway"},
 	},
 	{
 		name: "refusals over HTTP/2 that nobody takes wait without bound", file: "bridge/gateway/reply.go",
-		old:  "w.r.ProtoMajor > 1 && w.g.answers.crowded(w.token)",
-		new:  "w.r.ProtoMajor > 2 && w.g.answers.crowded(w.token)",
+		old:  "w.r.ProtoMajor > 1 && w.g.answers.farOver(w.token)",
+		new:  "w.r.ProtoMajor > 2 && w.g.answers.farOver(w.token)",
 		test: []string{"-run", "TestSmallAnswersOverHTTP2", "./bridge/gateway"},
 	},
 	{

@@ -22,10 +22,10 @@ func (c *call) finish(name, id string) error {
 	if lua.CheckID(id) != nil {
 		return nil // no such job can exist
 	}
-	if one, ok := c.held.take(name, id); ok {
+	if one, ok := c.delivered.take(name, id); ok {
 		won, err := c.cfg.Puller.Ack(c.ctx, []pull.Token{one.token})
 		if err != nil {
-			c.held.putBack(jobKey{name, id}, one)
+			c.delivered.putBack(jobKey{name, id}, one)
 		}
 		if err != nil || won[0] {
 			return err
@@ -102,7 +102,7 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 	if until.IsZero() || time.Until(until) > MaxTTR {
 		until = time.Now().Add(MaxTTR)
 	}
-	c.done.add(name, id, until.Add(time.Hour)) // a margin for clocks that differ
+	c.acknowledged.add(name, id, until.Add(time.Hour)) // a margin for clocks that differ
 	return nil
 }
 

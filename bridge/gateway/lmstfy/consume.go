@@ -84,7 +84,7 @@ func consume(c *call) (int, any, error) {
 			return 0, nil, err
 		}
 	}
-	return 0, nil, c.give(found, count == 1, frozen, ttr)
+	return 0, nil, c.respond(found, count == 1, frozen, ttr)
 }
 
 // queues returns the full names of the queues in the request, without duplicates.
@@ -151,7 +151,7 @@ func (c *call) pull(ctx context.Context, r pull.Request, deadline time.Time) ([]
 		if err != nil {
 			return nil, err
 		}
-		live, err := c.live(ctx, found)
+		live, err := c.dropStale(ctx, found)
 		if err != nil {
 			c.cfg.Puller.GiveBack(ctx, found)
 			return nil, err
@@ -235,15 +235,15 @@ func (s *Server) forget(names []string) {
 	}
 }
 
-// live acknowledges the jobs that expired or were acknowledged before, and returns the others.
-func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.Delivery, err error) {
+// dropStale acknowledges the jobs that expired or were acknowledged before, and returns the others.
+func (s *Server) dropStale(ctx context.Context, found []pull.Delivery) (live []pull.Delivery, err error) {
 	now, err := s.clock.now(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var stale []pull.Token
 	for _, d := range found {
-		if !d.Expires.IsZero() && !now.Before(d.Expires) || s.done.has(d.Queue, d.ID) {
+		if !d.Expires.IsZero() && !now.Before(d.Expires) || s.acknowledged.has(d.Queue, d.ID) {
 			stale = append(stale, d.Token)
 			continue
 		}
@@ -257,8 +257,8 @@ func (s *Server) live(ctx context.Context, found []pull.Delivery) (live []pull.D
 	return live, nil
 }
 
-// give answers with jobs, and releases them if the caller is gone.
-func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) error {
+// respond answers with jobs, and releases them if the caller is gone.
+func (c *call) respond(found []pull.Delivery, one, frozen bool, ttr time.Duration) error {
 	now, err := c.clock.now(c.ctx)
 	if err == nil && c.ctx.Err() != nil { // the caller hung up: a write would still succeed, into a buffer
 		err = context.Cause(c.ctx)
@@ -277,7 +277,7 @@ func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) 
 		}
 		jobs[i]["remain_tries"] = max(0, max(1, d.MaxAttempts)-used)
 		jobs[i]["msg"] = "new job"
-		c.held.add(d.Queue, d.ID, d.Token, min(d.Within, ttr), frozen)
+		c.delivered.add(d.Queue, d.ID, d.Token, min(d.Within, ttr), frozen)
 	}
 	if one {
 		write(c.w, http.StatusOK, jobs[0])
@@ -286,7 +286,7 @@ func (c *call) give(found []pull.Delivery, one, frozen bool, ttr time.Duration) 
 	}
 	if err := http.NewResponseController(c.w).Flush(); err != nil {
 		for _, d := range found {
-			c.held.take(d.Queue, d.ID)
+			c.delivered.take(d.Queue, d.ID)
 		}
 		c.cfg.Puller.GiveBack(c.ctx, found)
 	}

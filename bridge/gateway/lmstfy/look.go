@@ -69,7 +69,7 @@ func peek(c *call) (int, any, error) {
 			if err != nil {
 				return 0, nil, err
 			}
-			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.done.has(c.name, e.ID) {
+			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.acknowledged.has(c.name, e.ID) {
 				continue
 			}
 			if next == nil || earlier(e.EntryID, next.EntryID) {
@@ -109,7 +109,7 @@ func size(c *call) (int, any, error) {
 			if err != nil {
 				return 0, nil, err
 			}
-			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.done.has(c.name, e.ID) {
+			if !e.Expires.IsZero() && !now.Before(e.Expires) || c.acknowledged.has(c.name, e.ID) {
 				stale++
 			} else {
 				live++
@@ -157,7 +157,7 @@ func peekJob(c *call) (int, any, error) {
 	}
 	for _, p := range places {
 		switch dead := p.State == admin.StateDead; {
-		case c.done.has(c.name, c.id), dead && !isDead(p.Reason, p.Dead, p.Expires),
+		case c.acknowledged.has(c.name, c.id), dead && !isDead(p.Reason, p.Dead, p.Expires),
 			!dead && !p.Expires.IsZero() && !now.Before(p.Expires):
 			continue
 		case dead: // the ttl no longer applies

@@ -175,7 +175,7 @@ func (c *call) publishOne() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.unused = nil // the job is published: keep the charge even if the request fails later
+	c.refund = nil // the job is published: keep the charge even if the request fails later
 	return all[0], nil
 }
 
@@ -252,7 +252,7 @@ func publishBulk(c *call) (int, any, error) {
 		err = c.attributed(&o)
 	}
 	if err == nil {
-		c.unused() // so that the whole array is charged at once: above the burst it needs a full bucket
+		c.refund() // so that the whole array is charged at once: above the burst it needs a full bucket
 		err = c.take(access.Publish, len(raw))
 	}
 	if err != nil {

@@ -50,12 +50,12 @@ type Config struct {
 // Server serves lmstfy's API: all paths under /api/. Jobs that are not acknowledged within their ttr are delivered
 // again while Run runs.
 type Server struct {
-	cfg   Config
-	log   *slog.Logger
-	ids   ids
-	clock clock
-	held  held
-	done  acked
+	cfg          Config
+	log          *slog.Logger
+	ids          ids
+	clock        clock
+	delivered    delivered
+	acknowledged acknowledged
 
 	floods loop.Floods // lines about single requests
 
@@ -104,7 +104,7 @@ type call struct {
 	namespace, id string
 	queue         string // from the path: one queue, or several separated by commas
 	name          string // full name of the queue; "" if there are several
-	unused        func() // gives the request's charge to the token's rate back; nil = none was made
+	refund        func() // gives the request's charge to the token's rate back; nil = none was made
 }
 
 // route is an operation of the API. Its path begins with /api/, a namespace and a queue.
@@ -184,8 +184,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	status, body, err := one.answer(c)
-	if err != nil && c.unused != nil {
-		c.unused()
+	if err != nil && c.refund != nil {
+		c.refund()
 	}
 	if one.action != "" {
 		s.cfg.Access.Audit(c.grant, one.action, c.name, slog.Bool("done", err == nil))
@@ -263,13 +263,13 @@ func (c *call) may(name string, verbs ...access.Verb) error {
 	return errToken
 }
 
-// take charges n to the token's rate for a verb. If the request fails, ServeHTTP gives them back by calling unused.
+// take charges n to the token's rate for a verb. If the request fails, ServeHTTP gives them back by calling refund.
 func (c *call) take(verb access.Verb, n int) error {
 	grant := c.grant
-	c.unused = nil
+	c.refund = nil
 	wait, err := c.cfg.Access.Take(c.ctx, grant, verb, n)
 	if err != nil || wait <= 0 {
-		c.unused = func() { c.cfg.Access.GiveBack(c.ctx, grant, verb, n) }
+		c.refund = func() { c.cfg.Access.GiveBack(c.ctx, grant, verb, n) }
 		return nil
 	}
 	action := map[access.Verb]string{access.Consume: "consume", access.Publish: "produce"}[verb]

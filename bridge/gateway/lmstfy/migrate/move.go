@@ -108,13 +108,13 @@ func comparePlaces(a, b place) int {
 
 func (m *mover) run(ctx context.Context) error {
 	for {
-		fresh, loose, err := m.pass(ctx)
+		foundNew, unplaced, err := m.pass(ctx)
 		switch {
 		case err != nil:
 			return err
-		case !fresh && !loose:
+		case !foundNew && !unplaced:
 			return nil
-		case loose:
+		case unplaced:
 			select {
 			case <-time.After(between):
 			case <-ctx.Done():
@@ -124,45 +124,45 @@ func (m *mover) run(ctx context.Context) error {
 	}
 }
 
-// pass reads lmstfy's Redis once and moves the jobs that it finds. fresh means that it found new jobs. loose means
+// pass reads lmstfy's Redis once and moves the jobs that it finds. foundNew means that it found new jobs. unplaced means
 // that some jobs were in no structure, and have to be looked for again.
-func (m *mover) pass(ctx context.Context) (fresh, loose bool, _ error) {
-	open := map[place]map[string]bool{} // jobs that are still to be found in a structure
+func (m *mover) pass(ctx context.Context) (foundNew, unplaced bool, _ error) {
+	wanted := map[place]map[string]bool{} // jobs that are still to be found in a structure
 	err := m.from.jobs(ctx, func(at place, id string) {
 		if !m.done[at][id] {
-			if open[at] == nil {
-				open[at] = map[string]bool{}
+			if wanted[at] == nil {
+				wanted[at] = map[string]bool{}
 			}
-			open[at][id] = true
+			wanted[at][id] = true
 		}
 	})
-	if err != nil || len(open) == 0 {
+	if err != nil || len(wanted) == 0 {
 		return false, false, err
 	}
 	timer, err := m.from.timer(ctx)
 	if err != nil {
 		return false, false, err
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(open), comparePlaces) {
+	for _, at := range slices.SortedFunc(maps.Keys(wanted), comparePlaces) {
 		before := len(m.done[at])
-		found, err := m.find(ctx, at, timer[at], open[at])
+		found, err := m.find(ctx, at, timer[at], wanted[at])
 		if err == nil {
 			err = m.move(ctx, at, found)
 		}
 		if err != nil {
 			return false, false, err
 		}
-		fresh = fresh || len(m.done[at]) > before
-		for id := range open[at] {
-			loose = loose || !m.done[at][id]
+		foundNew = foundNew || len(m.done[at]) > before
+		for id := range wanted[at] {
+			unplaced = unplaced || !m.done[at][id]
 		}
 	}
-	return fresh, loose, nil
+	return foundNew, unplaced, nil
 }
 
 // find returns the jobs of a queue in the order in which lmstfy would deliver them: ready ones, those of timer_set,
 // dead ones, and last strays. For a job that was read twice, the later reading counts.
-func (m *mover) find(ctx context.Context, at place, timer []entry, open map[string]bool) ([]entry, error) {
+func (m *mover) find(ctx context.Context, at place, timer []entry, wanted map[string]bool) ([]entry, error) {
 	ready, err := m.from.list(ctx, at, readyKey, Ready)
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (m *mover) find(ctx context.Context, at place, timer []entry, open map[stri
 		seen[e.id] = e
 	}
 	var strays []entry
-	for _, id := range slices.Sorted(maps.Keys(open)) {
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
 		if _, is := seen[id]; is {
 			continue
 		}
@@ -221,7 +221,7 @@ func (m *mover) move(ctx context.Context, at place, found []entry) error {
 		return nil
 	}
 	tally.Queue = name
-	if err := m.open(ctx, at, name); err != nil {
+	if err := m.prepare(ctx, at, name); err != nil {
 		return err
 	}
 	for batch := range slices.Chunk(found, batchJobs) {
@@ -239,8 +239,8 @@ func (m *mover) move(ctx context.Context, at place, found []entry) error {
 	return nil
 }
 
-// open prepares a queue of duestream once: its import, its settings and its group.
-func (m *mover) open(ctx context.Context, at place, name string) error {
+// prepare sets up a queue of duestream once: its import, its settings and its group.
+func (m *mover) prepare(ctx context.Context, at place, name string) error {
 	if m.cfg.To == nil || m.imports[at] != nil {
 		return nil
 	}

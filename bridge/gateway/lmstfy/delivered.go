@@ -19,8 +19,8 @@ import (
 // jobKey identifies a job.
 type jobKey struct{ queue, id string }
 
-// held holds the jobs that this gateway delivered and that are not settled. Jobs of other gateways are only in Redis.
-type held struct {
+// delivered holds the jobs that this gateway delivered and that are not settled. Jobs of other gateways are only in Redis.
+type delivered struct {
 	mu   sync.Mutex
 	jobs map[jobKey]given
 }
@@ -42,7 +42,7 @@ const (
 	failAtMost = time.Minute // after the end of a job's ttr; later only sweep takes it back
 )
 
-func (h *held) add(queue, id string, token pull.Token, within time.Duration, frozen bool) {
+func (h *delivered) add(queue, id string, token pull.Token, within time.Duration, frozen bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.jobs == nil {
@@ -54,7 +54,7 @@ func (h *held) add(queue, id string, token pull.Token, within time.Duration, fro
 }
 
 // take removes a job and returns it. The caller puts it back if its settlement fails.
-func (h *held) take(queue, id string) (given, bool) {
+func (h *delivered) take(queue, id string) (given, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one, ok := h.jobs[jobKey{queue, id}]
@@ -63,7 +63,7 @@ func (h *held) take(queue, id string) (given, bool) {
 }
 
 // putBack adds a job that was removed, unless it was delivered again meanwhile.
-func (h *held) putBack(key jobKey, one given) {
+func (h *delivered) putBack(key jobKey, one given) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if _, newer := h.jobs[key]; !newer && len(h.jobs) < mostKnown {
@@ -72,7 +72,7 @@ func (h *held) putBack(key jobKey, one given) {
 }
 
 // overdue removes and returns at most limit jobs whose ttr has ended.
-func (h *held) overdue(now time.Time, limit int) (all []overdueJob) {
+func (h *delivered) overdue(now time.Time, limit int) (all []overdueJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for key, one := range h.jobs {
@@ -87,21 +87,21 @@ func (h *held) overdue(now time.Time, limit int) (all []overdueJob) {
 	return all
 }
 
-func (h *held) has(queue, id string) bool {
+func (h *delivered) has(queue, id string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, ok := h.jobs[jobKey{queue, id}]
 	return ok
 }
 
-// acked holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the middle
+// acknowledged holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the middle
 // of a stream. So the request that reads such an entry acknowledges it instead of delivering it.
-type acked struct {
+type acknowledged struct {
 	mu   sync.Mutex
 	jobs map[jobKey]time.Time // until when the job is remembered
 }
 
-func (a *acked) add(queue, id string, until time.Time) {
+func (a *acknowledged) add(queue, id string, until time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.jobs == nil {
@@ -116,14 +116,14 @@ func (a *acked) add(queue, id string, until time.Time) {
 	a.jobs[jobKey{queue, id}] = until
 }
 
-func (a *acked) has(queue, id string) bool {
+func (a *acknowledged) has(queue, id string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, ok := a.jobs[jobKey{queue, id}]
 	return ok
 }
 
-func (a *acked) sweep(now time.Time) {
+func (a *acknowledged) sweep(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for key, until := range a.jobs {
@@ -153,14 +153,14 @@ func (s *Server) Run(ctx context.Context) {
 	loops.Go(func() { s.watch(ctx) })
 	loops.Go(func() {
 		for ctx.Err() == nil {
-			s.done.sweep(time.Now())
-			s.each(ctx, mostSweeps, s.sweep)
+			s.acknowledged.sweep(time.Now())
+			s.eachQueue(ctx, mostSweeps, s.sweep)
 			loop.Sleep(ctx, sweepEvery)
 		}
 	})
 	loops.Go(func() {
 		for ctx.Err() == nil {
-			s.each(ctx, 1, s.clear)
+			s.eachQueue(ctx, 1, s.clear)
 			loop.Sleep(ctx, clearEvery)
 		}
 	})
@@ -173,7 +173,7 @@ func (s *Server) watch(ctx context.Context) {
 	defer passes.Wait()
 	room := make(chan struct{}, mostPasses)
 	for loop.Sleep(ctx, lookEvery) {
-		for all := s.held.overdue(time.Now(), mostTaken); len(all) > 0; all = s.held.overdue(time.Now(), mostTaken) {
+		for all := s.delivered.overdue(time.Now(), mostTaken); len(all) > 0; all = s.delivered.overdue(time.Now(), mostTaken) {
 			room <- struct{}{}
 			passes.Go(func() {
 				defer func() { <-room }()
@@ -199,7 +199,7 @@ func (s *Server) expire(ctx context.Context, all []overdueJob) {
 	for i, one := range all {
 		if (settled == nil || settled[i] == stream.Lost) && time.Since(one.until) < failAtMost {
 			one.again = time.Now().Add(failAgain)
-			s.held.putBack(one.jobKey, one.given)
+			s.delivered.putBack(one.jobKey, one.given)
 		}
 	}
 }
@@ -212,8 +212,8 @@ func (s *Server) takeBack(ctx context.Context, tokens []pull.Token, ends []error
 	return settled, err
 }
 
-// each calls do for every queue whose name has the form of this API, for at most limit queues concurrently.
-func (s *Server) each(ctx context.Context, limit int, do func(ctx context.Context, name string)) {
+// eachQueue calls do for every queue whose name has the form of this API, for at most limit queues concurrently.
+func (s *Server) eachQueue(ctx context.Context, limit int, do func(ctx context.Context, name string)) {
 	names, err := s.cfg.Admin.Queues(ctx)
 	if err != nil {
 		return // Run calls it again
@@ -246,7 +246,7 @@ func (s *Server) sweep(ctx context.Context, name string) {
 	}
 	var tokens []pull.Token
 	for _, one := range list {
-		if !s.held.has(name, one.ID) {
+		if !s.delivered.has(name, one.ID) {
 			tokens = append(tokens, ticket(name, one.Partition, one.Entry, one.ID))
 		}
 	}
