@@ -29,7 +29,8 @@ type BridgeNumbers = observe.Status
 // Event is a kind of event: see [observe.Event].
 type Event = observe.Event
 
-// Kinds of events. A comment "AddTimed: …" says that the event is reported with a duration, and which one.
+// Kinds of events. A comment "AddTimed: …" says that the event is reported with a duration, and "AddSized: …" with a
+// number; then it says which one.
 const (
 	// of a client
 	EventEnqueued      = observe.Enqueued      // messages stored in one call
@@ -78,7 +79,7 @@ const (
 	EventUnknown         = observe.Unknown         // the worker was stopped before Redis answered
 	EventStuck           = observe.Stuck           // the dead-letter stream refused it; bridges report it as well
 	EventSettled         = observe.Settled         // AddTimed: from the return of the handler to the answer of Redis
-	EventAttempts        = observe.Attempts        // AddTimed: attempts of an acknowledged message, a second for each
+	EventAttempts        = observe.Attempts        // AddSized: the attempts that an acknowledged message needed
 
 	EventHandlerTimeout    = observe.HandlerTimeout    // a handler used up its time
 	EventAbandoned         = observe.Abandoned         // a handler ignored its cancelled context

@@ -63,6 +63,9 @@ func (s tallied) Add(e bridge.Event, n int) {
 // AddTimed implements bridge.Series.
 func (s tallied) AddTimed(e bridge.Event, n int, _ time.Duration) { s.Add(e, n) }
 
+// AddSized implements bridge.Series.
+func (s tallied) AddSized(e bridge.Event, n, _ int) { s.Add(e, n) }
+
 // An Observer of your own counts the events of clients, bridges and workers.
 func ExampleObserver() {
 	ctx, r, prefix, end := begin()

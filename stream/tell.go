@@ -56,7 +56,7 @@ func (t *settledTally) add(d *delivery, s Settlement) {
 	case s == Acknowledged:
 		t.counts[observe.Acknowledged]++
 		if d.msg.Attempt > 1 {
-			t.tell.AddTimed(observe.Attempts, 1, time.Duration(min(d.msg.Attempt, lua.MaxAttemptsLimit))*time.Second)
+			t.tell.AddSized(observe.Attempts, 1, min(d.msg.Attempt, lua.MaxAttemptsLimit))
 		} else {
 			t.first++
 		}
@@ -92,7 +92,7 @@ func (p *partitionWorker) tellSettled(t *settledTally) {
 		return
 	}
 	if t.first > 0 {
-		t.tell.AddTimed(observe.Attempts, t.first, time.Second)
+		t.tell.AddSized(observe.Attempts, t.first, 1)
 	}
 	for e, n := range t.counts {
 		if n > 0 {

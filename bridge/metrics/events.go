@@ -81,7 +81,7 @@ type events struct {
 	names    *names
 	hiders   []hider
 	counters map[string]counters
-	timed    [observe.Events]*histograms
+	valued   [observe.Events]*histograms
 	batch    *histograms
 	scripts  *histograms
 	errors   *prometheus.CounterVec
@@ -116,14 +116,14 @@ func newEvents(n *names, withNative bool) *events {
 		e.hiders = append(e.hiders, h)
 		return h
 	}
-	e.timed[observe.Drained] = histogram("lateness_seconds",
+	e.valued[observe.Drained] = histogram("lateness_seconds",
 		"From due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
-	e.timed[observe.Handling] = histogram("handler_lateness_seconds", "From due to the start of the handler.", timeBuckets,
+	e.valued[observe.Handling] = histogram("handler_lateness_seconds", "From due to the start of the handler.", timeBuckets,
 		"queue", "group")
-	e.timed[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
-	e.timed[observe.Settled] = histogram("acknowledge_duration_seconds",
+	e.valued[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
+	e.valued[observe.Settled] = histogram("acknowledge_duration_seconds",
 		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")
-	e.timed[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.",
+	e.valued[observe.Attempts] = histogram("attempts", "Attempts that a message had needed when it was acknowledged.",
 		attemptBuckets, "queue", "group")
 	e.batch = histogram("batch_messages", "Messages of one call, by what happened to them.", batchBuckets, "event")
 	e.scripts = histogram("script_duration_seconds", "Of one script call, with its way to Redis and back.", timeBuckets, "script")
@@ -180,8 +180,8 @@ func (e *events) newSeries(key seriesKey) *series {
 		if c := counted[event]; c.name != "" {
 			s.counters[event] = e.counters[c.name].with(labelsOf(c.name, key, c.reason)...)
 		}
-		if v := e.timed[event]; v != nil {
-			s.times[event] = v.with(timeLabels(event, key)...)
+		if v := e.valued[event]; v != nil {
+			s.values[event] = v.with(timeLabels(event, key)...)
 		}
 		if name := batches[event]; name != "" {
 			s.batches[event] = e.batch.with(name)

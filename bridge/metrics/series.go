@@ -14,7 +14,7 @@ const maxHidden = 2000
 // it, even while the queue or group has lost its label.
 type series struct {
 	counters [observe.Events]*atomic.Uint64
-	times    [observe.Events]observer
+	values   [observe.Events]observer
 	batches  [observe.Events]observer
 	running  *atomic.Int64 // abandoned handlers that still run; nil = the part has no handlers
 
@@ -51,10 +51,17 @@ func (s *series) Add(event observe.Event, n int) {
 
 // AddTimed implements observe.Series.
 func (s *series) AddTimed(event observe.Event, n int, d time.Duration) {
+	s.addValue(event, n, d.Seconds())
+}
+
+// AddSized implements observe.Series.
+func (s *series) AddSized(event observe.Event, n, size int) { s.addValue(event, n, float64(size)) }
+
+func (s *series) addValue(event observe.Event, n int, value float64) {
 	s = s.current()
 	s.Add(event, n)
-	if t := s.times[event]; t != nil {
-		t.observe(d.Seconds(), n)
+	if h := s.values[event]; h != nil {
+		h.observe(value, n)
 	}
 }
 

@@ -205,6 +205,7 @@ func (observer) Call(script string, took time.Duration, err error)           {}
 func (observer) BridgeStarted(bridge.BridgeView) (ended func())              { return func() {} }
 func (observer) Add(e bridge.Event, n int)                                   {}
 func (observer) AddTimed(e bridge.Event, n int, d time.Duration)             {}
+func (observer) AddSized(e bridge.Event, n, size int)                        {}
 
 var _ bridge.Observer = observer{}
 

@@ -26,9 +26,11 @@ type Observer interface {
 type Series interface {
 	// Add reports that an event happened n times.
 	Add(e Event, n int)
-	// AddTimed is Add for events with a duration, the same one for each of the n. An event is always reported by the same
-	// one of these methods.
+	// AddTimed is Add for events with a duration, the same one for each of the n.
 	AddTimed(e Event, n int, d time.Duration)
+	// AddSized is Add for events with a number, the same one for each of the n. Each kind of event is always reported by
+	// the same one of these methods.
+	AddSized(e Event, n, size int)
 }
 
 // Part is the kind of program that reports.
@@ -69,7 +71,7 @@ type Status struct {
 // Event is a kind of event.
 type Event uint8
 
-// Events. Package bridge says of each what it counts, and which ones are reported with a duration.
+// Events. Package bridge says of each what it counts, and which ones are reported with a duration or a number.
 const (
 	// of a client
 	Enqueued Event = iota

@@ -236,6 +236,7 @@ func (c counted) Series(observe.Part, string, string) observe.Series { return c 
 func (c counted) Call(string, time.Duration, error)                  {}
 func (c counted) BridgeStarted(observe.BridgeView) (ended func())    { return func() {} }
 func (c counted) Add(e observe.Event, n int)                         { c[e] += n }
+func (c counted) AddSized(e observe.Event, n, _ int)                 { c[e] += n }
 func (c counted) AddTimed(e observe.Event, n int, _ time.Duration)   { c[e] += n }
 
 func TestEntryTheDeadLettersRefuseStaysPendingAndIsReportedOnce(t *testing.T) {
