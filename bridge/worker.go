@@ -94,12 +94,12 @@ type WorkerConfig struct {
 	// call.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit is called before each read and returns how many messages may be read now, at most most: for a rate limit
+	// Admit is called before each read and returns how many messages may be read now, at most limit: for a rate limit
 	// of the worker's own, say. It blocks until it can admit one, and returns 0 when ctx ends. Messages that are not
 	// admitted stay ready for others; no attempt is counted. With several partitions or queues it is called
 	// concurrently. It is not called for messages that this worker reads again after a broken connection. An error of
 	// Admit is handled like an error of the read. nil = no limit.
-	Admit func(ctx context.Context, most int) (int, error)
+	Admit func(ctx context.Context, limit int) (int, error)
 
 	// Concurrency is how many handlers run at once, for all queues together; each holds one message. Default 16.
 	Concurrency int

@@ -74,12 +74,12 @@ type WorkerConfig struct {
 	// delay and the error. It is called like Settled.
 	Retried func(m *Message, delay time.Duration, err string)
 
-	// Admit, when set, is called before each read and returns how many messages may be taken now, no more than most. It
+	// Admit, when set, is called before each read and returns how many messages may be taken now, no more than limit. It
 	// waits until that is at least one, and returns 0 when ctx ends. Messages that are not admitted stay ready for
 	// other workers, without counting an attempt. With several partitions or queues, several goroutines call it at
 	// once. Entries that this worker was given before its connection broke do not need its consent. An error counts as
 	// an error of the read.
-	Admit func(ctx context.Context, most int) (int, error)
+	Admit func(ctx context.Context, limit int) (int, error)
 
 	// Observer gets the outcomes and durations of deliveries. Default: nil, no observer.
 	Observer observe.Observer

@@ -32,10 +32,10 @@ import (
 // Admin is an operator's handle on the queues of a prefix. Every operation of the duestream command is a method of
 // it. It is safe for concurrent use. It holds only the connection; close that yourself.
 type Admin struct {
-	redis    *bridge.Redis
-	prefix   string
-	observer bridge.Observer // nil = none
-	old      bool            // write even if a live bridge of an earlier release may not serve it
+	redis           *bridge.Redis
+	prefix          string
+	observer        bridge.Observer // nil = none
+	allowOldBridges bool            // write even if a live bridge of an earlier release may not serve it
 }
 
 // New returns a handle on the queues of a prefix; "" is the default prefix. The error names all faults of the
@@ -63,6 +63,6 @@ func (a *Admin) Observed(o bridge.Observer) *Admin {
 // even while a bridge is alive that may not serve them. Otherwise they are refused with bridge.ErrOldBridge.
 func (a *Admin) AllowOldBridges() *Admin {
 	all := *a
-	all.old = true
+	all.allowOldBridges = true
 	return &all
 }

@@ -48,7 +48,7 @@ func (a *Admin) ReadPolicy(ctx context.Context, queue, group string) (p bridge.P
 // WritePolicy changes settings of a queue, or of one group if group is not "". Bridges and workers follow within
 // seconds. ErrInvalid: nothing was changed.
 func (a *Admin) WritePolicy(ctx context.Context, queue, group string, u PolicyUpdate) error {
-	if a.old {
+	if a.allowOldBridges {
 		return stream.WritePolicyBeside(ctx, a.redis.Client, nil, a.prefix, queue, group, u)
 	}
 	return stream.WritePolicy(ctx, a.redis.Client, a.prefix, queue, group, u)

@@ -11,7 +11,7 @@ import (
 
 func (a *Admin) planner() *planner.Planner {
 	p := planner.New(a.redis.Client, a.prefix, a.Name(), nil)
-	if a.old {
+	if a.allowOldBridges {
 		return p.AllowOldBridges()
 	}
 	return p

@@ -44,7 +44,7 @@ var ErrKnown = transfer.ErrKnown
 // only compared with the scheduled messages and the dead letters in the queue.
 func (a *Admin) Import(ctx context.Context, queue, source string, window time.Duration) (*Import, error) {
 	im, err := transfer.NewImport(ctx, a.redis.Client, a.prefix, queue, source, window)
-	if err == nil && a.old {
+	if err == nil && a.allowOldBridges {
 		im.AllowOldBridges()
 	}
 	return im, err

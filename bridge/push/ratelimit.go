@@ -65,8 +65,8 @@ func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, deliver
 		}
 		return post(ctx, m)
 	}
-	cfg.Admit = func(ctx context.Context, most int) (int, error) {
-		return l.admit(ctx, most, func() int {
+	cfg.Admit = func(ctx context.Context, limit int) (int, error) {
+		return l.admit(ctx, limit, func() int {
 			before := asked.Load()
 			return int(delivered() - before)
 		})
@@ -74,8 +74,8 @@ func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, deliver
 }
 
 // admit waits until the rate allows further requests within readAhead, after those of the messages that already wait. It
-// returns how many, at most most; zero when ctx ends.
-func (l *rateLimit) admit(ctx context.Context, most int, waiting func() int) (n int, err error) {
+// returns how many, at most limit; zero when ctx ends.
+func (l *rateLimit) admit(ctx context.Context, limit int, waiting func() int) (n int, err error) {
 	for ctx.Err() == nil {
 		others := waiting() // before the call: a message that takes its token meanwhile must count twice, not never
 		call, cancel := context.WithTimeout(ctx, maxWait)
@@ -86,7 +86,7 @@ func (l *rateLimit) admit(ctx context.Context, most int, waiting func() int) (n 
 		}
 		next += time.Duration(others)*l.interval - readAhead
 		if next <= 0 {
-			return min(most, 1+int(-next/l.interval)), nil
+			return min(limit, 1+int(-next/l.interval)), nil
 		}
 		if others > 0 {
 			next = min(next, readAhead)
