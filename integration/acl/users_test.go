@@ -29,8 +29,8 @@ var (
 	always = []string{"HELLO", "ASKING"} // sent by the client library; ASKING on a cluster
 	roles  = map[string]role{
 		"producer": {
-			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.ScheduleBatch",
-				"bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
+			roots: []string{"bridge.NewClient", "bridge.Client.Schedule", "bridge.Client.Send", "bridge.Client.SendBatch",
+				"bridge.Client.ScheduleBatch", "bridge.Client.Cancel", "bridge.Client.Reschedule", "bridge.Client.Close"},
 			sends: map[string][]string{"HGET": {"duestream:queues"}, "ZMSCORE": {"due", "seen"}, "TIME": {""},
 				"HSET": {"payload", "meta"}, "ZRANGE": {"duestream:bridges"}},
 			optional: append(always, "CONFIG GET", "WAIT", "WAITAOF"),
