@@ -45,7 +45,7 @@ type ServerLoad struct {
 	Clients      int64  `json:"clients"`
 	OpsPerSecond int64  `json:"ops_per_second"`
 
-	told []doctor.ServerSight // of each master, for Advise
+	masters []doctor.ServerState // of each master, for Advise
 }
 
 // ServerLoad reads the load of each server once. A server that refuses INFO (a missing permission, an in-process
@@ -64,7 +64,7 @@ func (a *Admin) ServerLoad(ctx context.Context) (load ServerLoad, err error) {
 		if info["role"] != "master" {
 			continue
 		}
-		load.told = append(load.told, doctor.ServerSight{Address: address, Info: info})
+		load.masters = append(load.masters, doctor.ServerState{Address: address, Info: info})
 		load.Product, load.Version = info.Product()
 		load.Servers++
 		load.UsedMemory += info.Number("used_memory")

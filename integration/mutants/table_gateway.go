@@ -208,12 +208,9 @@ var gatewayMutants = []mutant{
 	},
 	{
 		name: "an import that is told to go on refuses keys beside an older bridge", file: "bridge/admin/transfer.go",
-		old:  "if err == nil && a.old {",
-		new:  "if err == nil && a.old && window < 0 {",
-		test: []string{"-run", "TestCommandsGoOnBesideOldBridges", "./cmd/duestream/internal/command"},
 		old:  "if err == nil && a.allowOldBridges {",
 		new:  "if err == nil && a.allowOldBridges && window < 0 {",
-		test: []string{"-run", "TestCommandsGoOnBesideOldBridges", "./cmd/duestream"},
+		test: []string{"-run", "TestCommandsGoOnBesideOldBridges", "./cmd/duestream/internal/command"},
 	},
 	{
 		name: "an import takes keys beside an older bridge unasked", file: "bridge/admin/transfer.go",

@@ -11,24 +11,24 @@ import (
 	"github.com/duestream/duestream/stream/inspect"
 )
 
-// Sight is the state of queues, bridges and servers that a program has read for another purpose. A zero field is
+// State is the state of queues, bridges and servers that a program has read for another purpose. A zero field is
 // unknown, and Advise ignores it.
-type Sight struct {
+type State struct {
 	Prefix  string
-	Queues  []QueueSight
+	Queues  []QueueState
 	Bridges []view.Heartbeat
 	NoBeats bool // Bridges is unknown
-	Servers []ServerSight
+	Servers []ServerState
 }
 
-// ServerSight is the INFO of a master.
-type ServerSight struct {
+// ServerState is the INFO of a master.
+type ServerState struct {
 	Address string
 	Info    view.Info
 }
 
-// QueueSight is the state of a queue, over all its partitions.
-type QueueSight struct {
+// QueueState is the state of a queue, over all its partitions.
+type QueueState struct {
 	Queue      string
 	Partitions int
 	Held       bool
@@ -40,12 +40,12 @@ type QueueSight struct {
 	Entries    int64         // of the stream
 	Dead       int64
 	NewestDead *time.Duration // age of the newest dead letter
-	Groups     []GroupSight
+	Groups     []GroupState
 	MoreGroups int // groups that were not read
 }
 
-// GroupSight is the state of one group of a queue.
-type GroupSight struct {
+// GroupState is the state of one group of a queue.
+type GroupState struct {
 	Name       string
 	Consumers  int64
 	Lag        int64
@@ -63,7 +63,7 @@ type GroupSight struct {
 // Advise applies the rules of Examine to a state that was read, as far as one reading allows. It does not touch
 // Redis. It returns the worst finding first. It leaves out findings that are consequences of another one, and
 // settings that are a choice of the operator.
-func Advise(s Sight) []Finding {
+func Advise(s State) []Finding {
 	e := &examination{
 		Config: Config{Prefix: cmp.Or(s.Prefix, lua.DefaultPrefix)}, registry: map[string]lua.Counts{}, now: time.Now(),
 		report: Report{Findings: []Finding{}},
@@ -97,7 +97,7 @@ func Advise(s Sight) []Finding {
 
 // serverSeen checks a server. Running without an append-only file is the operator's choice, and a bridge warns of it
 // at its start, so serverSeen does not report it.
-func (e *examination) serverSeen(s ServerSight) {
+func (e *examination) serverSeen(s ServerState) {
 	if since := e.now.Add(-time.Duration(s.Info.Number("uptime_in_seconds")) * time.Second); since.After(e.calm) {
 		e.calm = since
 	}
@@ -108,7 +108,7 @@ func (e *examination) serverSeen(s ServerSight) {
 	})
 }
 
-func (e *examination) queueSeen(q QueueSight, bridged bool) {
+func (e *examination) queueSeen(q QueueState, bridged bool) {
 	p := e.place(q.Queue, 0)
 	say := func(c *Check, key, group string, count int64, found string) {
 		f := e.finding(c, p, key, group, count, found)
@@ -146,7 +146,7 @@ func (e *examination) queueSeen(q QueueSight, bridged bool) {
 }
 
 func (e *examination) groupSeen(
-	p place, g GroupSight, bridged, rests bool, say func(c *Check, key, group string, count int64, found string),
+	p place, g GroupState, bridged, rests bool, say func(c *Check, key, group string, count int64, found string),
 ) {
 	if lua.CheckGroup(g.Name) != nil {
 		say(oddGroup, p.keys.Stream, g.Name, 1, "a group called "+shown(g.Name))

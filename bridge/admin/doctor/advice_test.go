@@ -19,83 +19,83 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 	young := alive
 	young.Identity = lua.NewIdentity("h", 1, "")
 	minute, hour := time.Minute, time.Hour
-	sound := func() Sight {
-		return Sight{
+	sound := func() State {
+		return State{
 			Bridges: []view.Heartbeat{alive, dead},
-			Servers: []ServerSight{{"s:1", view.Info{"redis_version": "8.0.0", "maxmemory_policy": "noeviction",
+			Servers: []ServerState{{"s:1", view.Info{"redis_version": "8.0.0", "maxmemory_policy": "noeviction",
 				"uptime_in_seconds": "100000", "aof_enabled": "0", "maxmemory": "100", "used_memory": "10", "role": "master"}}},
-			Queues: []QueueSight{{
+			Queues: []QueueState{{
 				Queue: "emails", Partitions: 1, Overdue: 5, Behind: 9 * time.Second, Stalled: 9 * time.Second, Entries: 9, Dead: 3,
 				NewestDead: &hour,
-				Groups: []GroupSight{{Name: "g", Consumers: 2, Lag: 7, Waiting: minute, Unread: 50 * time.Second, Pending: 4,
+				Groups: []GroupState{{Name: "g", Consumers: 2, Lag: 7, Waiting: minute, Unread: 50 * time.Second, Pending: 4,
 					OldestIdle: 100 * time.Second, Visibility: 30 * time.Second}},
 			}},
 		}
 	}
-	queue := func(change func(*QueueSight)) func(*Sight) { return func(s *Sight) { change(&s.Queues[0]) } }
-	group := func(change func(*GroupSight)) func(*Sight) {
-		return queue(func(q *QueueSight) { change(&q.Groups[0]) })
+	queue := func(change func(*QueueState)) func(*State) { return func(s *State) { change(&s.Queues[0]) } }
+	group := func(change func(*GroupState)) func(*State) {
+		return queue(func(q *QueueState) { change(&q.Groups[0]) })
 	}
 	for _, c := range []struct {
 		what   string
-		change func(*Sight)
+		change func(*State)
 		codes  string
 		says   string // of the first line
 	}{
-		{"in order", func(*Sight) {}, "", ""},
-		{"nothing known", func(s *Sight) { *s = Sight{NoBeats: true} }, "", ""},
-		{"no bridge ever", func(s *Sight) { s.Bridges = nil }, "D201",
+		{"in order", func(*State) {}, "", ""},
+		{"nothing known", func(s *State) { *s = State{NoBeats: true} }, "", ""},
+		{"no bridge ever", func(s *State) { s.Bridges = nil }, "D201",
 			"no bridge is alive: none ever ran under this prefix, or all were stopped. Next: duestream serve"},
-		{"bridges died, and all is late", func(s *Sight) {
+		{"bridges died, and all is late", func(s *State) {
 			s.Bridges, s.Queues[0].Stalled, s.Queues[0].Groups[0].OldestIdle = []view.Heartbeat{dead}, hour, hour
 		}, "D201", "no bridge is alive: the last heartbeats are too old, or too far ahead. Next: duestream serve"},
-		{"evicts", func(s *Sight) { s.Servers[0].Info["maxmemory_policy"] = "allkeys-lru" }, "D102",
+		{"evicts", func(s *State) { s.Servers[0].Info["maxmemory_policy"] = "allkeys-lru" }, "D102",
 			"s:1: maxmemory-policy is allkeys-lru; 0 keys were evicted since its start. Next: redis-cli"},
-		{"too old", func(s *Sight) { s.Servers[0].Info["redis_version"] = "6.2.1" }, "D101", "redis 6.2.1. Next: upgrade"},
-		{"nearly full", func(s *Sight) { s.Servers[0].Info["used_memory"] = "95" }, "D104",
+		{"too old", func(s *State) { s.Servers[0].Info["redis_version"] = "6.2.1" }, "D101", "redis 6.2.1. Next: upgrade"},
+		{"nearly full", func(s *State) { s.Servers[0].Info["used_memory"] = "95" }, "D104",
 			"95 of 100 bytes are used. Next: duestream stats"},
-		{"cannot persist", func(s *Sight) { s.Servers[0].Info["rdb_last_bgsave_status"] = "err" }, "D107",
+		{"cannot persist", func(s *State) { s.Servers[0].Info["rdb_last_bgsave_status"] = "err" }, "D107",
 			"rdb_last_bgsave_status is err"},
-		{"overdue", queue(func(q *QueueSight) { q.Behind, q.Stalled = minute, minute }), "D309",
+		{"overdue", queue(func(q *QueueState) { q.Behind, q.Stalled = minute, minute }), "D309",
 			"emails: 5 messages are overdue, the oldest by 1m0s. Next: is a bridge running"},
-		{"late, and being drained", queue(func(q *QueueSight) { q.Behind, q.Stalled = hour, time.Second }), "", ""},
-		{"held and overdue", queue(func(q *QueueSight) { q.Held, q.Behind, q.Stalled = true, minute, minute }), "D310",
+		{"late, and being drained", queue(func(q *QueueState) { q.Behind, q.Stalled = hour, time.Second }), "", ""},
+		{"held and overdue", queue(func(q *QueueState) { q.Held, q.Behind, q.Stalled = true, minute, minute }), "D310",
 			"emails: 5 messages are overdue, the oldest by 1m0s, and held. Next: duestream queue set emails held=false"},
-		{"held", queue(func(q *QueueSight) { q.Held, q.Behind = true, 0 }), "", ""},
-		{"many partitions", func(s *Sight) {
+		{"held", queue(func(q *QueueState) { q.Held, q.Behind = true, 0 }), "", ""},
+		{"many partitions", func(s *State) {
 			s.Queues[0].Stalled, s.Queues[0].Behind, s.Queues[0].Partitions = 15*time.Second, 15*time.Second, 1000
 		}, "", ""},
-		{"seconds", queue(func(q *QueueSight) { q.InSeconds = 1 }), "D306",
+		{"seconds", queue(func(q *QueueState) { q.InSeconds = 1 }), "D306",
 			"emails: 1 due time between 10^9 and 10^11. Next: mend the producer"},
-		{"no group", queue(func(q *QueueSight) { q.Groups = nil }), "D401",
+		{"no group", queue(func(q *QueueState) { q.Groups = nil }), "D401",
 			"emails: 9 entries, and no group. Next: run a worker (duestream work emails"},
-		{"groups that were not looked at", queue(func(q *QueueSight) { q.Groups, q.MoreGroups = nil, 70 }), "", ""},
-		{"dead letters grow", queue(func(q *QueueSight) { q.NewestDead = &minute }), "D524",
+		{"groups that were not looked at", queue(func(q *QueueState) { q.Groups, q.MoreGroups = nil, 70 }), "", ""},
+		{"dead letters grow", queue(func(q *QueueState) { q.NewestDead = &minute }), "D524",
 			"emails: 3 dead letters, one came 1m0s ago. Next: duestream dead list emails"},
-		{"many dead letters", queue(func(q *QueueSight) { q.Dead = 5000 }), "D521", "emails: 5000 dead letters. Next"},
-		{"many, and they grow", queue(func(q *QueueSight) { q.Dead, q.NewestDead = 5000, &minute }), "D521",
+		{"many dead letters", queue(func(q *QueueState) { q.Dead = 5000 }), "D521", "emails: 5000 dead letters. Next"},
+		{"many, and they grow", queue(func(q *QueueState) { q.Dead, q.NewestDead = 5000, &minute }), "D521",
 			"emails: 5000 dead letters, one came 1m0s ago. Next"},
-		{"nobody ever read", group(func(g *GroupSight) { g.Consumers = 0 }), "D402",
+		{"nobody ever read", group(func(g *GroupState) { g.Consumers = 0 }), "D402",
 			"emails, group g: 7 entries wait, the oldest for 1m0s, and it has no consumers. Next: run a worker"},
-		{"nobody reads yet", group(func(g *GroupSight) { g.Consumers, g.Waiting, g.Unread = 0, 59e9, 59e9 }), "", ""},
-		{"workers died", group(func(g *GroupSight) { g.Waiting, g.Unread = hour, 61*time.Second }), "D403",
+		{"nobody reads yet", group(func(g *GroupState) { g.Consumers, g.Waiting, g.Unread = 0, 59e9, 59e9 }), "", ""},
+		{"workers died", group(func(g *GroupState) { g.Waiting, g.Unread = hour, 61*time.Second }), "D403",
 			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
-		{"long handlers", group(func(g *GroupSight) { g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour }), "", ""},
-		{"too few workers", group(func(g *GroupSight) { g.Waiting, g.Unread = 2*hour, time.Second }), "D404",
+		{"long handlers", group(func(g *GroupState) { g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour }), "", ""},
+		{"too few workers", group(func(g *GroupState) { g.Waiting, g.Unread = 2*hour, time.Second }), "D404",
 			"2h0m0s. Next: give the group more workers"},
-		{"not reclaimed", group(func(g *GroupSight) { g.OldestIdle = 121 * time.Second }), "D407",
+		{"not reclaimed", group(func(g *GroupState) { g.OldestIdle = 121 * time.Second }), "D407",
 			"emails, group g: 4 entries are pending, the oldest without a sign of life for 2m1s. Next: is a bridge running"},
-		{"a handler hangs", group(func(g *GroupSight) { g.OldestHeld, g.Holder = 121*time.Second, "web-1" }), "D413",
+		{"a handler hangs", group(func(g *GroupState) { g.OldestHeld, g.Holder = 121*time.Second, "web-1" }), "D413",
 			"emails, group g: 1 entry is held for long, the oldest by web-1 for 2m1s; how long deliveries usually take is not known"},
-		{"a handler may take long", group(func(g *GroupSight) { g.OldestHeld, g.Handler = 59*minute, hour }), "", ""},
-		{"a handler takes longer than usual", group(func(g *GroupSight) {
+		{"a handler may take long", group(func(g *GroupState) { g.OldestHeld, g.Handler = 59*minute, hour }), "", ""},
+		{"a handler takes longer than usual", group(func(g *GroupState) {
 			g.OldestHeld, g.Holder, g.Usual = 61*time.Second, "web-1", new(200*time.Millisecond)
 		}), "D413", "web-1 for 1m1s; deliveries usually take 200ms. Next: duestream pending emails --group g"},
-		{"handlers take long", group(func(g *GroupSight) { g.OldestHeld, g.Usual = 9*time.Minute, &minute }), "", ""},
-		{"reclaimed soon", func(s *Sight) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, hour }, "", ""},
-		{"a name of a terminal's making", group(func(g *GroupSight) { g.Name = "\x1b[31m" }), "D411",
+		{"handlers take long", group(func(g *GroupState) { g.OldestHeld, g.Usual = 9*time.Minute, &minute }), "", ""},
+		{"reclaimed soon", func(s *State) { s.Bridges[0], s.Queues[0].Groups[0].OldestIdle = young, hour }, "", ""},
+		{"a name of a terminal's making", group(func(g *GroupState) { g.Name = "\x1b[31m" }), "D411",
 			`emails, group "\x1b[31m": a group called "\x1b[31m". Next`},
-		{"the worst comes first", func(s *Sight) {
+		{"the worst comes first", func(s *State) {
 			s.Queues[0].NewestDead, s.Bridges, s.Queues[0].Groups[0].Consumers = &minute, nil, 0
 		}, "D201 D402 D524", "no bridge"},
 	} {

@@ -117,10 +117,10 @@ type Patience struct {
 	TriedFor    int64  `json:"tried_for_ms"`
 }
 
-// Worst returns how many findings have the given severity or a worse one.
-func (r Report) Worst(than Severity) (n int) {
+// CountAtLeast returns how many findings have the given severity or a worse one.
+func (r Report) CountAtLeast(least Severity) (n int) {
 	for _, f := range r.Findings {
-		if f.Severity >= than {
+		if f.Severity >= least {
 			n++
 		}
 	}
@@ -166,7 +166,7 @@ func Examine(ctx context.Context, cfg Config) (Report, error) {
 	}
 	l := &look{e, ctx, nil}
 	for _, step := range []func(*look){(*look).servers, (*look).functions, (*look).shared, (*look).bridges, (*look).walk,
-		(*look).queues, (*look).lookAgain} {
+		(*look).queues, (*look).recheck} {
 		if step(l); l.err != nil {
 			return e.report, l.err
 		}

@@ -87,22 +87,22 @@ func (l *look) serverTime() time.Time {
 	return ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, l.c) })
 }
 
-// twice runs probes now, and records their findings as suspects to check again later. A probe that meets a key of
+// probeTwice runs probes now, and records their findings as suspects to check again later. A probe that meets a key of
 // another type finds nothing, because types reports that.
-func (l *look) twice(probes ...probe) { l.patiently(l.Settle, probes...) }
+func (l *look) probeTwice(probes ...probe) { l.probeFor(l.Settle, probes...) }
 
-func (l *look) patiently(patience time.Duration, probes ...probe) {
+func (l *look) probeFor(patience time.Duration, probes ...probe) {
 	for _, p := range probes {
 		first := time.Now()
-		if f := l.try(p); f != nil {
+		if f := l.probeOnce(p); f != nil {
 			l.suspects = append(l.suspects, &suspect{p, patience, first})
 		}
 	}
 }
 
-// try runs a probe once.
-func (l *look) try(p probe) (found *Finding) {
-	l.apart(func(l *look) {
+// probeOnce runs a probe once.
+func (l *look) probeOnce(p probe) (found *Finding) {
+	l.scoped(func(l *look) {
 		if f := p(l); l.err == nil {
 			found = f
 		}
@@ -110,8 +110,8 @@ func (l *look) try(p probe) (found *Finding) {
 	return found
 }
 
-// apart runs a part of a look. An error of the given kinds ends only that part, any other error the whole look.
-func (l *look) apart(at func(*look), kinds ...error) {
+// scoped runs a part of a look. An error of the given kinds ends only that part, any other error the whole look.
+func (l *look) scoped(at func(*look), kinds ...error) {
 	if l.err != nil {
 		return
 	}
@@ -122,15 +122,15 @@ func (l *look) apart(at func(*look), kinds ...error) {
 	}
 }
 
-// lookAgain runs the probes of all suspects again, until each is in order or its patience has passed. Then it is
+// recheck runs the probes of all suspects again, until each is in order or its patience has passed. Then it is
 // reported.
-func (l *look) lookAgain() {
+func (l *look) recheck() {
 	for open := l.suspects; len(open) > 0; {
 		l.fail(l.wait(l.ctx, "looking again", l.Settle))
 		var left []*suspect
 		for _, s := range open {
 			waited := time.Since(s.first)
-			switch f := l.try(s.probe); {
+			switch f := l.probeOnce(s.probe); {
 			case f == nil:
 			case waited >= s.patience:
 				l.add(f)

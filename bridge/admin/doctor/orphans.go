@@ -16,7 +16,7 @@ func (l *look) orphans(p place) {
 	found := make([]defects, len(hashes))
 	for h, hash := range hashes {
 		n := l.number(l.c.B().Hlen().Key(hash).Build())
-		way := &tour{look: l, step: "bodies of " + p.name(), key: hash, all: n, one: "field", many: "fields", about: "about "}
+		way := &progress{look: l, step: "bodies of " + p.name(), key: hash, all: n, one: "field", many: "fields", about: "about "}
 		for cursor := "0"; n > 0; {
 			page := l.scanOrphans(p, hash, cursor)
 			if l.denied("bodies without a member") {
@@ -31,7 +31,7 @@ func (l *look) orphans(p place) {
 	if found[0].count+found[1].count == 0 {
 		return
 	}
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		count, some := int64(0), []string(nil)
 		for h, hash := range hashes {
 			var left []string

@@ -45,12 +45,12 @@ func (l *look) partition(p place) {
 		func(l *look) { l.windows(p) },
 		func(l *look) { l.dead(p) },
 	} {
-		l.apart(at, lua.ErrWrongType) // types reports that
+		l.scoped(at, lua.ErrWrongType) // types reports that
 	}
 	if p.partition == 0 {
 		l.settingsOf(p, p.keys.Policy, false)
 		l.patience(p)
-		l.apart(func(l *look) { l.recurrences(p) }, lua.ErrWrongType)
+		l.scoped(func(l *look) { l.recurrences(p) }, lua.ErrWrongType)
 	}
 }
 
@@ -65,7 +65,7 @@ func (l *look) types(p place, keys, want []string) {
 	l.read(questions...)
 	for i, key := range keys {
 		if is[i] != want[i] && is[i] != "none" {
-			l.twice(func(l *look) *Finding {
+			l.probeTwice(func(l *look) *Finding {
 				is := l.text(l.c.B().Type().Key(key).Build())
 				if is == want[i] || is == "none" {
 					return nil
@@ -74,7 +74,7 @@ func (l *look) types(p place, keys, want []string) {
 			})
 		}
 		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these two expire by themselves when idle
-			l.twice(func(l *look) *Finding { return l.expiry(p, key) })
+			l.probeTwice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (l *look) expiry(p place, key string) *Finding {
 
 // tokens checks a wake stream.
 func (l *look) tokens(p place) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		mend := func(ctx context.Context) (string, error) {
 			return "added a token to " + p.keys.Wake, lua.AddToken(ctx, l.c, p.keys.Wake)
 		}
@@ -114,7 +114,7 @@ func (l *look) tokens(p place) {
 // windows checks the ends of dedup windows.
 func (l *look) windows(p place) {
 	ended, far := ms(l.now.Add(-windowSlack-time.Duration(l.partitions())*time.Second)), ms(l.now.Add(farWindows))
-	l.twice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
+	l.probeTwice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
 		scores(farWindow, p, p.keys.Seen, far, "+inf", "window", "in more than ten years", nil))
 }
 
@@ -156,7 +156,7 @@ func (l *look) settingsOf(p place, key string, defaults bool) {
 				"fields of "+key+" does not count")
 		}
 	}
-	l.twice(probe(badSetting, func(fields map[string]string) (list []string) {
+	l.probeTwice(probe(badSetting, func(fields map[string]string) (list []string) {
 		bad, _ := stream.CheckSettings(fields, defaults)
 		for field, err := range bad {
 			list = append(list, field+": "+err.Error())
@@ -179,13 +179,13 @@ func (l *look) policy(queue, group string) stream.Policy {
 
 // patience reports how long failing messages are retried.
 func (l *look) patience(p place) {
-	l.apart(func(l *look) {
+	l.scoped(func(l *look) {
 		policy := l.policy(p.queue, "")
 		if l.err != nil {
 			return
 		}
 		l.report.Patience = append(l.report.Patience, Patience{p.queue, policy.MaxAttempts, policy.TriedFor().Milliseconds()})
-		l.twice(func(l *look) *Finding {
+		l.probeTwice(func(l *look) *Finding {
 			policy := l.policy(p.queue, "")
 			lasts := policy.TriedFor()
 			if lasts >= shortPatience {
@@ -228,7 +228,7 @@ func (l *look) oddLetters(p place, n int64) {
 	key := p.keys.Dead
 	var odd []string
 	count, page := int64(0), l.pageOf(key, n)
-	way := &tour{look: l, step: "dead letters of " + p.name(), key: key, all: n, one: "dead letter", many: "dead letters"}
+	way := &progress{look: l, step: "dead letters of " + p.name(), key: key, all: n, one: "dead letter", many: "dead letters"}
 	for from := "-"; ; {
 		var letters []rueidis.XRangeEntry
 		l.read(view.Into(l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), &letters, rueidis.RedisResult.AsXRange))

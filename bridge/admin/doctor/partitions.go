@@ -14,7 +14,7 @@ import (
 
 // beyond checks a partition that the registry does not count.
 func (l *look) beyond(p place) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		counts := ask(l, func(ctx context.Context) (lua.Counts, error) { return lua.ReadCounts(ctx, l.c, l.globals, p.queue) })
 		if counts.Latest() > p.partition {
 			return nil
@@ -49,7 +49,7 @@ func (e *examination) gather(p place) mend {
 
 // compare checks that all partitions have the same groups and settings.
 func (l *look) compare(queue string, partitions int) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		groups := make([][]string, partitions)
 		all := map[string]bool{}
 		for i := range groups {

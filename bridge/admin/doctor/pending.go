@@ -20,7 +20,7 @@ const sweepCount = 20
 func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	length := l.number(l.c.B().Xlen().Key(p.keys.Stream).Build())
 	page := int(min(scriptItems, l.pageOf(p.keys.Stream, max(1, length))))
-	way := &tour{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name), all: g.Pending,
+	way := &progress{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name), all: g.Pending,
 		one: "pending entry", many: "pending entries"}
 	tooLong := abandonedAfter(visibility)
 	var abandoned, bodiless defects
@@ -72,7 +72,7 @@ const heldLook = 100
 // hung checks for entries whose consumers extend them for too long.
 func (l *look) hung(p place, group string, policy stream.Policy) {
 	visibility := policy.VisibilityTimeout
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		now, text := l.serverTime(), l.text(l.c.B().Hget().Key(p.keys.Calm).Field(lua.HeldField(group)).Build())
 		l.denied("since when deliveries are held")
 		notes := lua.ParseHeldNotes(text)
@@ -103,7 +103,7 @@ func (l *look) hung(p place, group string, policy stream.Policy) {
 
 // oldPending checks again an entry that is far older than the last entry that its group has read.
 func (l *look) oldPending(p place, group string, id view.EntryID, tooLong time.Duration) {
-	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
+	l.probeFor(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
 		list := l.pendingFrom(p, group, id.String(), 1)
 		if len(list) == 0 || list[0].ID != id || list[0].Idle > tooLong {
 			return nil
@@ -158,7 +158,7 @@ func (l *look) pendingFrom(p place, group, from string, count int) (list []view.
 // unfreed checks for entries that no group needs any more.
 func (l *look) unfreed(p place) {
 	var first []string
-	l.patiently(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
+	l.probeFor(max(l.Settle, l.FreeWithin), func(l *look) *Finding {
 		ids := l.unneeded(p)
 		if first != nil {
 			ids = slices.DeleteFunc(ids, func(id string) bool { return !slices.Contains(first, id) })

@@ -91,8 +91,8 @@ func (l *look) scan(page func(cursor uint64) rueidis.Completed, take func(elemen
 	}
 }
 
-// tour is the progress of a look through a key with many elements.
-type tour struct {
+// progress tells how far a look through a key with many elements has come.
+type progress struct {
 	*look
 	step, key string // names of the key, for Progress and for Report.LeftOut
 	all       int64  // elements of the key
@@ -102,7 +102,7 @@ type tour struct {
 }
 
 // more counts n elements that were read. It returns false if the look failed, or if enough were read for Config.Quick.
-func (t *tour) more(n int) bool {
+func (t *progress) more(n int) bool {
 	t.looked += int64(n)
 	t.Progress(t.step, int(min(t.looked, t.all)), int(t.all))
 	if t.Quick && t.looked >= quickItems && t.looked < t.all {

@@ -86,7 +86,7 @@ func countsAreSound(text string) bool {
 }
 
 func (l *look) badEntry(queue string, named bool) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		var there int64
 		var counts string
 		l.read(view.Number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build(), &there),
@@ -307,7 +307,7 @@ func (e *examination) grow(queue string, partitions int) mend {
 }
 
 func (l *look) unregistered(queue string, partitions int) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		if l.number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build()) == 1 {
 			return nil
 		}

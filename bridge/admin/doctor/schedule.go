@@ -30,7 +30,7 @@ const (
 // schedule checks due times.
 func (l *look) schedule(p place) {
 	due := p.keys.Due
-	l.twice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
+	l.probeTwice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
 		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then: parked
 		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
@@ -43,7 +43,7 @@ func (l *look) schedule(p place) {
 // due time.
 func (l *look) places(p place) {
 	var empty defects
-	way := &tour{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns, one: "note", many: "notes", about: "about ",
+	way := &progress{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns, one: "note", many: "notes", about: "about ",
 		all: l.number(l.c.B().Zcard().Key(p.keys.Turns).Build())}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Zscan().Key(p.keys.Turns).Cursor(cursor).Count(pageItems).Build()
@@ -95,7 +95,7 @@ func (l *look) emptyOf(p place, notes []string) (empty []string) {
 // keysServed checks for messages that wait for their key while no live bridge serves keys, by its protocol level. If
 // no bridge is alive at all, noBridge reports that.
 func (l *look) keysServed(p place) {
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
 		if n == 0 {
 			return nil
@@ -113,7 +113,7 @@ func (l *look) recurrences(p place) {
 	if l.number(l.c.B().Hlen().Key(p.keys.Recurring).Build()) == 0 {
 		return
 	}
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		var some []string
 		for _, state := range ask(l, func(ctx context.Context) ([]planner.State, error) {
 			return planner.New(l.c, l.Prefix, "", nil).List(ctx, p.queue)
@@ -132,7 +132,7 @@ func (l *look) recurrences(p place) {
 func (l *look) overdue(p place) {
 	first := ""
 	slack := overdueAfter(l.partitions())
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		now := l.serverTime()
 		n, some := l.between(p.keys.Due, "-inf", "("+fromSeconds)
 		others, list := l.between(p.keys.Due, toSeconds, ms(now.Add(-slack)))
@@ -188,7 +188,7 @@ func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, ma
 	if d.count == 0 {
 		return
 	}
-	l.twice(func(l *look) *Finding {
+	l.probeTwice(func(l *look) *Finding {
 		var left, texts []string
 		for some := range slices.Chunk(d.members, pageItems) {
 			some, wrong := still(l, some)
@@ -203,7 +203,7 @@ func (l *look) members(p place) {
 	var bodiless, bad defects
 	retries := map[string]*defects{} // by group
 	all := l.number(l.c.B().Zcard().Key(p.keys.Due).Build())
-	way := &tour{look: l, step: "schedule of " + p.name(), key: p.keys.Due, all: all, one: "member", many: "members",
+	way := &progress{look: l, step: "schedule of " + p.name(), key: p.keys.Due, all: all, one: "member", many: "members",
 		about: "about "}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Zscan().Key(p.keys.Due).Cursor(cursor).Count(pageItems).Build()
@@ -255,7 +255,7 @@ func (l *look) members(p place) {
 // lostGroups checks for retries of groups that do not exist.
 func (l *look) lostGroups(p place, retries map[string]*defects) {
 	for _, group := range slices.Sorted(maps.Keys(retries)) {
-		l.twice(func(l *look) *Finding {
+		l.probeTwice(func(l *look) *Finding {
 			if _, there := l.stream(p.keys.Stream).Group(group); there {
 				return nil
 			}
@@ -301,7 +301,7 @@ func (l *look) metas(p place) {
 	}
 	var bad defects
 	page := l.pageOf(p.keys.Meta, n)
-	way := &tour{look: l, step: "meta of " + p.name(), key: p.keys.Meta, all: n, one: "field", many: "fields", about: "about "}
+	way := &progress{look: l, step: "meta of " + p.name(), key: p.keys.Meta, all: n, one: "field", many: "fields", about: "about "}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Hscan().Key(p.keys.Meta).Cursor(cursor).Count(page).Build()
 	}, func(elements []string) bool {

@@ -110,7 +110,7 @@ func runDoctor(ctx context.Context, a *cli.App, op *admin.Admin, o doctorOptions
 	if err := a.Print(whole, func() {}); err != nil {
 		return err
 	}
-	if n := whole.Worst(o.least); n > 0 {
+	if n := whole.CountAtLeast(o.least); n > 0 {
 		return fmt.Errorf("%w: %s of severity %s or worse", exit.ErrUnwell, human.Counted(n, "finding"), o.least)
 	}
 	return nil
