@@ -147,7 +147,8 @@ const RegistryDeleted = "/deleted"
 func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
 
 // Unregister removes a deleted queue and its partition counts from the registry, and notes there that the queue and
-// these counts were deleted. It also succeeds on a full server. It may be repeated.
+// these counts were deleted. It wakes the bridges: until they look at the registry, they serve the partitions. It also
+// succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
 	fields := []string{RegistryDeleted, queue, queue, ""}
 	if had.Latest() > 1 {
@@ -160,6 +161,9 @@ func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, 
 		fields = append(fields, field, gone[1:].String()) // without 1, which every queue has
 	}
 	_, err := configureScript.integer(ctx, c, []string{g.Queues}, fields)
+	if err == nil {
+		_ = signal(ctx, c, g.Wake, "queues")
+	}
 	return err
 }
 

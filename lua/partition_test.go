@@ -77,6 +77,18 @@ func TestRegisterKeepsEveryCount(t *testing.T) {
 	})
 }
 
+// A bridge serves the partitions of a deleted queue until it looks at the registry.
+func TestADeletionWakesTheBridges(t *testing.T) {
+	eachAtOnce(t, func(t *testing.T, server *redistest.Server) {
+		c, g := server.Client(t), NewGlobals(server.Prefix(t))
+		if err := Unregister(t.Context(), c, g, "q", Counts{1, 8}); err != nil {
+			t.Fatal(err)
+		}
+		tokens, err := c.Do(t.Context(), c.B().Xlen().Key(g.Wake).Build()).AsInt64()
+		redistest.Want(t, "tokens", fmt.Sprint(tokens, err), "1 <nil>")
+	})
+}
+
 // Clients that remember the partition counts of a deleted queue used to register them when the queue was created again.
 // A client that registers remembered counts without a look still does: its messages are in these partitions.
 func TestCountsOfADeletedQueueAreForgotten(t *testing.T) {

@@ -187,6 +187,10 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 			return
 		}
 		done, err := s.moveStray(ctx, name, st, until)
+		if done {
+			err = s.endHold(ctx, name)
+			done = err == nil
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -242,6 +246,38 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	return false, nil
 }
 
+// endHold ends the hold of an empty partition beyond the count, unless its queue is held. A deletion leaves a partition
+// held if messages came to it meanwhile. Without the hold, a client of an earlier release that brings the partition
+// back can use it. One round trip if the partition is not held, else four.
+func (s *Scheduler) endHold(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
+	defer cancel()
+	queue, partition, _ := lua.SplitPartition(name)
+	held, err := s.isHeld(ctx, name)
+	if err != nil || !held {
+		return err
+	}
+	held, err = s.isHeld(ctx, queue)
+	if err != nil || held {
+		return err
+	}
+	counts, err := lua.ReadCounts(ctx, s.cfg.Client, s.globals, queue)
+	if err != nil || counts.Latest() > partition {
+		return err
+	}
+	key := lua.NewKeys(s.cfg.Prefix, name).Policy
+	return lua.Classify("HDEL "+key, s.cfg.Client.Do(ctx, s.cfg.Client.B().Hdel().Key(key).Field("held").Build()).Error())
+}
+
+func (s *Scheduler) isHeld(ctx context.Context, name string) (bool, error) {
+	key := lua.NewKeys(s.cfg.Prefix, name).Policy
+	held, err := s.cfg.Client.Do(ctx, s.cfg.Client.B().Hget().Key(key).Field("held").Build()).ToString()
+	if rueidis.IsRedisNil(err) {
+		err = nil
+	}
+	return held == "1", lua.Classify("HGET "+key, err)
+}
+
 // GrownTo returns how many partitions a queue has. If the registry has lost the count, it is the number that a growth
 // has prepared, which bridges register again. Several round trips.
 func GrownTo(ctx context.Context, c rueidis.Client, prefix, queue string) (int, error) {
@@ -265,12 +301,16 @@ func Gather(ctx context.Context, c rueidis.Client, prefix, queue string, partiti
 	}
 	s, st := Scheduler{cfg: Config{Client: c, Prefix: prefix}, globals: lua.NewGlobals(prefix)}, &stray{}
 	for {
-		done, err := s.moveStray(ctx, lua.PartitionName(queue, partition), st, time.Now().Add(strayTime))
+		name := lua.PartitionName(queue, partition)
+		done, err := s.moveStray(ctx, name, st, time.Now().Add(strayTime))
+		if err == nil && done {
+			err = s.endHold(ctx, name)
+		}
 		if err != nil || done {
 			return err
 		}
 		if st.settled {
-			return fmt.Errorf("%d messages of %s stay: %w", st.left, lua.PartitionName(queue, partition), ErrOccupied)
+			return fmt.Errorf("%d messages of %s stay: %w", st.left, name, ErrOccupied)
 		}
 	}
 }

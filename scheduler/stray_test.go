@@ -238,3 +238,54 @@ func TestStrayMessagesGoByTheirKey(t *testing.T) {
 		return moved == n, fmt.Sprint(moved, " are where their key belongs")
 	})
 }
+
+// A deletion leaves a removed partition held if a message came to it. When the message has been moved, the partition is
+// not held any more: a client of an earlier release may bring it back. The hold of a paused queue stays: a growth
+// prepares new partitions with it.
+func TestAnEmptiedPartitionIsHeldOnlyWithItsQueue(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix := s.Client(t), s.Prefix(t)
+	for queue, want := range map[string]string{"deleted": "", "paused": "1"} {
+		k, from := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
+		if want != "" {
+			queuetest.Do(t, c, "HSET", k.Policy, "held", want)
+		}
+		queuetest.Do(t, c, "HSET", from.Policy, "held", "1", "max_attempts", "7")
+		queuetest.Do(t, c, "ZADD", from.Due, "1", "m")
+		b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.foundStrays([]string{queue + "/7"})
+		b.moveStrays(t.Context())
+		redistest.Want(t, queue+": moved", textOf(t, c, "ZSCORE", k.Due, "m"), "1")
+		redistest.Want(t, queue+": held", textOf(t, c, "HGET", from.Policy, "held"), want)
+		redistest.Want(t, queue+": max_attempts", textOf(t, c, "HGET", from.Policy, "max_attempts"), "7")
+		queuetest.Do(t, c, "HSET", from.Policy, "held", "1")
+		queuetest.Do(t, c, "ZADD", from.Due, "1", "m-2")
+		if err := Gather(t.Context(), c, prefix, queue, 7); err != nil {
+			t.Fatal(err)
+		}
+		redistest.Want(t, queue+": held after a repair", textOf(t, c, "HGET", from.Policy, "held"), want)
+	}
+}
+
+// A queue that grows to include a partition keeps the partition's hold: it may be a growth that copies the hold of the
+// queue.
+func TestAPartitionThatAGrowthPublishesStaysHeld(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	from := lua.NewKeys(prefix, queue+"/7")
+	queuetest.Do(t, c, "HSET", from.Policy, "held", "1")
+	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.foundStrays([]string{queue + "/7"})
+	queuetest.PublishCount(t, c, prefix, queue, 8)
+	b.moveStrays(t.Context())
+	redistest.Want(t, "strays", len(b.strays), 0)
+	redistest.Want(t, "held", textOf(t, c, "HGET", from.Policy, "held"), "1")
+}

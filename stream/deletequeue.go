@@ -81,8 +81,9 @@ const aliveWithin = 10 * time.Second
 // ErrNotEmpty: the queue holds messages, recurrences or push targets, and force is false; groups and policy stay as
 // they were. Messages written between the check and the removal of a partition are not lost: the script that removes it
 // checks again. If it refuses, the partitions before it are gone, with their dedup windows; they get groups and policy
-// again from partition 0, which is removed last. Until then nothing becomes ready in them. ErrUnknownQueue. It works on
-// a full server. After any other error repeat it, or keep the queue by calling Grow with the current count.
+// again from partition 0, which is removed last. Until then nothing becomes ready in them. Messages that come to a
+// removed partition before the queue is gone stay scheduled, and bridges move them. ErrUnknownQueue. It works on a full
+// server. After any other error repeat it, or keep the queue by calling Grow with the current count.
 //
 // Bridges do not register the queue again. A producer that still schedules, or a worker that still reads, creates it
 // again, with one partition: clients of this release forget the partition counts that the queue had.
@@ -207,17 +208,14 @@ func keepQueue(ctx context.Context, c rueidis.Client, prefix, queue string, had 
 	return err
 }
 
-// releaseEmpty deletes the policies that hold removed partitions. If a partition has got messages meanwhile, it only
-// ends the hold, and keeps the other settings: a bridge that finds the messages moves them to partition 0.
+// releaseEmpty deletes the policies that hold removed partitions. A partition that has got messages meanwhile stays
+// held: its messages wait in its schedule, and a bridge moves them to the partition in which they belong. Without the
+// hold, a bridge that still serves the partition would make them ready in a stream that nobody reads.
 func releaseEmpty(ctx context.Context, c rueidis.Client, prefix string, names []string) error {
 	return view.EachPartition(names, func(_ int, name string) error {
 		ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 		defer cancel()
-		keys := lua.NewKeys(prefix, name)
-		deleted, err := lua.DeleteEmpty(ctx, c, keys, false)
-		if err == nil && !deleted {
-			err = lua.Configure(ctx, c, keys.Policy, keys.Wake, []lua.FieldValue{{Field: "held"}})
-		}
+		_, err := lua.DeleteEmpty(ctx, c, lua.NewKeys(prefix, name), false)
 		return err
 	})
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/duestream/duestream/integration/queuetest"
 	"github.com/duestream/duestream/integration/redistest"
@@ -328,21 +332,48 @@ func mailerHeals(t *testing.T, r *queuetest.Rig) {
 	}
 }
 
-// A message that comes to a removed partition right before the end of a deletion is not held for ever.
-func TestADeletionHoldsNothingWhenItEnds(t *testing.T) {
+// beforeScript is a client that calls run once, before the first script that is called with a key.
+type beforeScript struct {
+	rueidis.Client
+	key  string
+	run  func()
+	once sync.Once
+}
+
+func (c *beforeScript) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if words := cmd.Commands(); strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, c.key) {
+		c.once.Do(c.run)
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+// A message may come to a removed partition before the end of a deletion. It stays scheduled, so that a bridge moves
+// it. Regression: the deletion released the partition at its end. A bridge that still served the partition then put the
+// message into its stream, which has no group, and from which nothing is moved.
+func TestAMessageThatComesToARemovedPartitionStaysScheduled(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, redistest.Shared(t))
-	part := r.Part(1)
-	part.Policy(map[string]string{"max_attempts": "7"})
-	if deleted, err := lua.DeleteEmpty(t.Context(), r.Client, part.Keys, true); !deleted || err != nil {
-		t.Fatal(deleted, err)
-	}
-	r.Do("ZADD", part.Keys.Due, "1", "late")
-	names := []string{lua.PartitionName(r.Queue, 1), lua.PartitionName(r.Queue, 2)}
-	if err := releaseEmpty(t.Context(), r.Client, r.Prefix, names); err != nil {
-		t.Fatal(err)
-	}
-	redistest.Want(t, "settings", fmt.Sprint(r.Texts("HKEYS", part.Keys.Policy)), "[max_attempts]")
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		t.Parallel()
+		r := newRig(t, s)
+		r.Groups("g")
+		r.Policy(map[string]string{"max_attempts": "7"})
+		r.grow(4)
+		late := r.Part(2)
+		c := &beforeScript{Client: r.Client, key: r.Keys.Due} // the removal of partition 0, which is the last one
+		c.run = func() { late.Enqueue(lua.Item{ID: "late", When: "+0"}) }
+		if had, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false); err != nil {
+			t.Fatal(had, err)
+		}
+		if _, err := lua.Drain(t.Context(), r.Client, late.Keys, 10, 1<<20); err != nil { // by a bridge that still serves it
+			t.Fatal(err)
+		}
+		redistest.Want(t, "scheduled", r.Number("ZCARD", late.Keys.Due), int64(1))
+		redistest.Want(t, "ready", late.Length(late.Keys.Stream), int64(0))
+		for _, i := range []int{0, 1, 3} {
+			left := r.Number(append([]string{"EXISTS"}, r.Part(i).Keys.All()...)...)
+			redistest.Want(t, fmt.Sprint("keys of partition ", i), left, int64(0))
+		}
+	})
 }
 
 // A deletion that was killed leaves partitions without groups. A repeated deletion that is refused restores the groups,
