@@ -124,7 +124,7 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		there = there || exists
 	}
 	if !had.Empty() && !force {
-		held, err := someAreHeld(ctx, c, prefix, names)
+		held, err := someAreHeld(ctx, c, prefix, counts.Names(queue))
 		if err != nil || !held && !bare {
 			return fail(had, errors.Join(refusal(had), err))
 		}
