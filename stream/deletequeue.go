@@ -110,18 +110,18 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 	names := append(counts.Names(queue), beyond...)
 	// empty lists, not nil: they become [] in JSON
 	had := Contents{Groups: []string{}, Readers: []string{}, Recurrences: []string{}, Targets: []string{}}
-	there, bare, ofFirst := false, false, []string(nil)
-	for i, name := range names { // look at all partitions before the first is gone
-		some, exists, err := contentsOf(ctx, c, lua.NewKeys(prefix, name))
-		if err != nil {
-			return fail(had, err)
-		}
-		if i == 0 {
-			ofFirst = some.Groups
-		}
-		bare = bare || i < counts.Latest() && lacksAny(some.Groups, ofFirst)
-		had.add(some)
-		there = there || exists
+	// all partitions, before the first one is removed
+	parts, err := view.ReadPartitions(prefix, names, func(_ int, keys lua.Keys) (partContents, error) {
+		return contentsOf(ctx, c, keys)
+	})
+	if err != nil {
+		return fail(had, err)
+	}
+	there, bare := false, false
+	for i, part := range parts {
+		bare = bare || i < counts.Latest() && lacksAny(part.Groups, parts[0].Groups)
+		had.add(part.Contents)
+		there = there || part.exists
 	}
 	if !had.Empty() && !force {
 		held, err := someAreHeld(ctx, c, prefix, counts.Names(queue))
@@ -139,8 +139,8 @@ func DeleteQueue(ctx context.Context, c rueidis.Client, prefix, queue string, fo
 		keys := lua.NewKeys(prefix, name)
 		err := removePartition(ctx, c, keys, force, name != queue)
 		if errors.Is(err, ErrNotEmpty) {
-			some, _, failed := contentsOf(ctx, c, keys)
-			had.add(some)
+			some, failed := contentsOf(ctx, c, keys)
+			had.add(some.Contents)
 			return fail(had, errors.Join(keepQueue(ctx, c, prefix, queue, had), failed))
 		}
 		if err != nil {
@@ -256,8 +256,12 @@ func (c *Contents) add(o Contents) {
 	}
 }
 
-// contentsOf returns the contents of one partition, and whether it has any key.
-func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents, exists bool, err error) {
+type partContents struct {
+	Contents
+	exists bool // it has any key
+}
+
+func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had partContents, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
 	var keys int64
@@ -267,17 +271,18 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 		view.Number(c.B().Exists().Key(k.All()...).Build(), &keys),
 		fieldsOf(c, k.Recurring, &had.Recurrences), fieldsOf(c, k.Push, &had.Targets))
 	if err != nil {
-		return had, false, err
+		return had, err
 	}
+	had.exists = keys > 0
 	entries, err := view.ReadStream(ctx, c, k.Stream)
 	if err != nil {
-		return had, keys > 0, err
+		return had, err
 	}
 	for _, name := range entries.Names() {
 		had.Groups = append(had.Groups, name)
 		consumers, err := view.ReadConsumers(ctx, c, k.Stream, name)
 		if err != nil {
-			return had, keys > 0, err
+			return had, err
 		}
 		for _, one := range consumers {
 			if one.Idle < aliveWithin && one.Name != lua.ReclaimConsumer {
@@ -285,7 +290,7 @@ func contentsOf(ctx context.Context, c rueidis.Client, k lua.Keys) (had Contents
 			}
 		}
 	}
-	return had, keys > 0, nil
+	return had, nil
 }
 
 // fieldsOf asks for the sorted field names of a hash.

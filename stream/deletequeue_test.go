@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +179,38 @@ func TestDeleteQueueRemovesWhatAKilledGrowthLeft(t *testing.T) {
 			redistest.Want(t, fmt.Sprintf("after %d, keys of partition %d", at, i), fmt.Sprint(left, err), "0 <nil>")
 		}
 	}
+}
+
+// together is a client that answers the first look at a partition only when a second one has begun.
+type together struct {
+	rueidis.Client
+	looks  atomic.Int64
+	second chan struct{}
+}
+
+func (c *together) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	if cmds[0].Commands()[0] == "ZCARD" {
+		if c.looks.Add(1) == 2 {
+			close(c.second)
+		}
+		select {
+		case <-c.second:
+		case <-ctx.Done():
+		}
+	}
+	return c.Client.DoMulti(ctx, cmds...)
+}
+
+// Over a slow link, a deletion asked 256 partitions one after the other, and lmstfy's destroy never came to its end.
+func TestDeleteQueueLooksAtSeveralPartitionsAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, redistest.Shared(t))
+	r.Groups("g")
+	r.grow(2)
+	c := &together{Client: r.Client, second: make(chan struct{})}
+	had, err := DeleteQueue(t.Context(), c, r.Prefix, r.Queue, false)
+	redistest.Want(t, "deleted", fmt.Sprint(had.Groups, err), "[g] <nil>")
+	redistest.Want(t, "looks", c.looks.Load(), 2)
 }
 
 // Messages in a partition that the queue does not have count as messages of the queue: a bridge is about to move them.
