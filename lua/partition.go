@@ -146,19 +146,28 @@ const RegistryDeleted = "/deleted"
 // Clients that remember these counts must forget them: see CurrentCounts.
 func DeletedCounts(queue string) string { return RegistryDeleted + "/" + queue }
 
+// ReadDeletedCounts returns the partition counts that a queue had when it was deleted, and does not have again; {1} if
+// there are none. One HGET.
+func ReadDeletedCounts(ctx context.Context, c rueidis.Client, g Globals, queue string) (Counts, error) {
+	text, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(DeletedCounts(queue)).Build()).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		return nil, Classify("HGET "+g.Queues, err)
+	}
+	return ParseCounts(text), nil
+}
+
 // Unregister removes a deleted queue and its partition counts from the registry, and notes there that the queue and
 // these counts were deleted. It wakes the bridges: until they look at the registry, they serve the partitions. It also
 // succeeds on a full server. It may be repeated.
 func Unregister(ctx context.Context, c rueidis.Client, g Globals, queue string, had Counts) error {
 	fields := []string{RegistryDeleted, queue, queue, ""}
 	if had.Latest() > 1 {
-		field := DeletedCounts(queue)
-		before, err := c.Do(ctx, c.B().Hget().Key(g.Queues).Field(field).Build()).ToString()
-		if err != nil && !rueidis.IsRedisNil(err) {
-			return Classify("HGET "+g.Queues, err)
+		before, err := ReadDeletedCounts(ctx, c, g, queue)
+		if err != nil {
+			return err
 		}
-		gone := ParseCounts(before).With(had...)
-		fields = append(fields, field, gone[1:].String()) // without 1, which every queue has
+		gone := before.With(had...)
+		fields = append(fields, DeletedCounts(queue), gone[1:].String()) // without 1, which every queue has
 	}
 	_, err := configureScript.integer(ctx, c, []string{g.Queues}, fields)
 	if err == nil {

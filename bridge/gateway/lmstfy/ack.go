@@ -106,26 +106,39 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 	return nil
 }
 
-// destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it. After
-// the deletion it ends although its caller hangs up.
+// destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it. It goes
+// on when its caller hangs up, because a partition that has lost its settings would serve jobs by the defaults.
+// Whatever fails, it tries to leave all partitions registered and with settings. It may be repeated.
 func destroy(c *call) (int, any, error) {
-	globals := lua.NewGlobals(c.cfg.Prefix)
-	counts, err := lua.ReadCounts(c.ctx, c.cfg.Redis.Client, globals, c.name)
+	globals, client := lua.NewGlobals(c.cfg.Prefix), c.cfg.Redis.Client
+	counts, err := lua.ReadCounts(c.ctx, client, globals, c.name)
 	if err != nil {
 		return 0, nil, err
 	}
-	_, err = c.cfg.Admin.DeleteQueue(c.ctx, c.name, true)
-	if errors.Is(err, admin.ErrNoQueue) {
-		return http.StatusNoContent, nil, nil
+	ctx, cancel := c.beyondCaller()
+	_, deleteErr := c.cfg.Admin.DeleteQueue(ctx, c.name, true)
+	cancel()
+	unknown := errors.Is(deleteErr, admin.ErrNoQueue)
+	if unknown {
+		deleteErr = nil
+	} else {
+		c.forget([]string{c.name})
 	}
-	c.forget([]string{c.name})
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), c.cfg.Timeout)
+	ctx, cancel = c.beyondCaller()
 	defer cancel()
-	if err == nil {
-		_, err = lua.RegisterCounts(ctx, c.cfg.Redis.Client, globals, map[string]lua.Counts{c.name: counts})
+	// Read after the deletion: it may have deleted the count of a growth that was published meanwhile. An earlier call
+	// may have failed to register the counts.
+	deleted, readErr := lua.ReadDeletedCounts(ctx, client, globals, c.name)
+	if unknown && deleted.Latest() == 1 {
+		return http.StatusNoContent, nil, readErr
 	}
-	if err == nil {
-		err = writeSettings(ctx, c.cfg.Admin, c.name) // consumers that wait now need the right ttr for the next job
-	}
-	return http.StatusNoContent, nil, err
+	_, registerErr := lua.RegisterCounts(ctx, client, globals, map[string]lua.Counts{c.name: counts.With(deleted...)})
+	// consumers that wait now need the right ttr for the next job
+	settingsErr := writeSettings(ctx, c.cfg.Admin, c.name)
+	return http.StatusNoContent, nil, errors.Join(deleteErr, readErr, registerErr, settingsErr)
+}
+
+// beyondCaller returns a context that ends after the time of one request, although the caller hangs up before.
+func (c *call) beyondCaller() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.ctx), c.cfg.Timeout)
 }

@@ -31,6 +31,7 @@ type rig struct {
 	prefix    string
 	token     string // for all queues of the namespace ns
 	base      string
+	handler   http.Handler // of the gateway that was started last
 	transport *http.Transport
 	answering atomic.Int64 // requests in progress
 	*official.LmstfyClient
@@ -164,6 +165,7 @@ func (r *rig) listen(timeout ...time.Duration) (base string, stop func()) {
 		defer r.answering.Add(-1)
 		handler.ServeHTTP(w, req)
 	})
+	r.handler = s.Handler
 	go func() { _ = s.Serve(socket) }()
 	stop = sync.OnceFunc(func() {
 		_ = s.Close()

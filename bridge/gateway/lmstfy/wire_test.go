@@ -3,11 +3,14 @@ package lmstfy_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -189,38 +192,128 @@ func TestADestroyedQueueKeepsItsPartitions(t *testing.T) {
 	r.none("q")
 }
 
+// destroyed is a queue with four partitions that have the settings of a gateway, and are destroyed while Redis fails.
+type destroyed struct {
+	*rig
+	redis    *faulty
+	registry string
+	settings map[string]string
+}
+
+func newDestroyed(t *testing.T) destroyed {
+	t.Helper()
+	r, f := newFaultyRig(t)
+	queuetest.PublishCount(t, f.Client, r.prefix, "ns:q", 4)
+	r.none("q")
+	d := destroyed{rig: r, redis: f, registry: lua.NewGlobals(r.prefix).Queues}
+	d.settings = d.settingsOf(0)
+	redistest.Want(t, "has settings", len(d.settings) > 0, true)
+	return d
+}
+
+func (d destroyed) settingsOf(partition int) map[string]string {
+	d.t.Helper()
+	key := lua.NewKeys(d.prefix, lua.PartitionName("ns:q", partition)).Policy
+	fields, err := d.redis.Client.Do(d.t.Context(), d.redis.Client.B().Hgetall().Key(key).Build()).AsStrMap()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return fields
+}
+
+// complete checks that the queue has four partitions, all with its settings.
+func (d destroyed) complete() {
+	d.t.Helper()
+	counts := queuetest.Text(d.t, d.redis.Client, "HGET", d.registry, "ns:q")
+	redistest.Want(d.t, "partition counts", counts, "1,4")
+	for partition := range 4 {
+		redistest.Want(d.t, fmt.Sprint("settings of partition ", partition), fmt.Sprint(d.settingsOf(partition)),
+			fmt.Sprint(d.settings))
+	}
+}
+
+// removes reports whether a command removes the keys of a partition.
+func (d destroyed) removes(words []string, partition int) bool {
+	return words[0] == "UNLINK" && slices.Contains(words, lua.NewKeys(d.prefix, lua.PartitionName("ns:q", partition)).Due)
+}
+
+// registers reports whether a command registers the partition counts.
+func (d destroyed) registers(words []string) bool {
+	return settles(words, d.registry) && slices.Contains(words, "1,4")
+}
+
 // Another gateway may write the settings of partition 0 while a queue is destroyed. The other partitions need them as
 // well: else their jobs come back by the settings of the defaults.
 func TestADestroyedQueueHasItsSettingsInEveryPartition(t *testing.T) {
 	t.Parallel()
-	r, f := newFaultyRig(t)
-	queuetest.PublishCount(t, f.Client, r.prefix, "ns:q", 4)
-	r.none("q")
-	settings := func(partition int) map[string]string {
-		t.Helper()
-		key := lua.NewKeys(r.prefix, lua.PartitionName("ns:q", partition)).Policy
-		fields, err := f.Client.Do(t.Context(), f.Client.B().Hgetall().Key(key).Build()).AsStrMap()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fields
-	}
-	want, registry := settings(0), lua.NewGlobals(r.prefix).Queues
-	redistest.Want(t, "has settings", len(want) > 0, true)
-	f.set(func(ctx context.Context, words []string) error {
-		if settles(words, registry) && slices.Contains(words, "1,4") { // the queue is registered again
-			write := []string{"HSET", lua.NewKeys(r.prefix, "ns:q").Policy}
-			for field, value := range want {
+	d := newDestroyed(t)
+	d.redis.set(func(ctx context.Context, words []string) error {
+		if d.registers(words) {
+			write := []string{"HSET", lua.NewKeys(d.prefix, "ns:q").Policy}
+			for field, value := range d.settings {
 				write = append(write, field, value)
 			}
-			return f.Client.Do(ctx, f.Client.B().Arbitrary(write...).Build()).Error()
+			return d.redis.Client.Do(ctx, d.redis.Client.B().Arbitrary(write...).Build()).Error()
 		}
 		return nil
 	})
-	redistest.Want(t, "status", r.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
-	for partition := range 4 {
-		redistest.Want(t, fmt.Sprint("settings of partition ", partition), fmt.Sprint(settings(partition)), fmt.Sprint(want))
-	}
+	redistest.Want(t, "status", d.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	d.complete()
+}
+
+// Regression: a deletion that failed had removed the settings of some partitions. Every gateway looks at the settings
+// of partition 0 alone, so for ever those partitions gave jobs out again after the visibility timeout of the defaults.
+func TestAQueueThatCouldNotBeDestroyedKeepsItsSettings(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	var failed atomic.Bool
+	d.redis.set(func(_ context.Context, words []string) error {
+		if d.removes(words, 2) && !failed.Swap(true) {
+			return io.EOF
+		}
+		return nil
+	})
+	redistest.Want(t, "status", d.do("DELETE", "/api/ns/q", "").status, http.StatusServiceUnavailable)
+	redistest.Want(t, "failed", failed.Load(), true)
+	d.complete()
+}
+
+// A deletion goes on although its caller hangs up, for the same reason.
+func TestADestroyedQueueIsCompleteAlthoughTheCallerHangsUp(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	d.publish("q", "x", 60, 1, 50)
+	caller, hangUp := context.WithCancel(t.Context())
+	d.redis.set(func(ctx context.Context, words []string) error {
+		if d.removes(words, 2) {
+			hangUp()
+		}
+		return ctx.Err()
+	})
+	request := httptest.NewRequest("DELETE", "/api/ns/q", nil).WithContext(caller)
+	request.Header.Set("X-Token", d.token)
+	d.handler.ServeHTTP(httptest.NewRecorder(), request)
+	redistest.Want(t, "hung up", caller.Err() != nil, true)
+	d.redis.set(nil)
+	d.complete()
+	d.none("q")
+}
+
+// Regression: the registration of the partitions failed, and a repeated call found a queue without any. Jobs that were
+// due at once went into partitions that no bridge served.
+func TestADestroyedQueueThatWasNotRegisteredIsRegisteredByARepetition(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	var fails atomic.Int64
+	d.redis.set(func(_ context.Context, words []string) error {
+		if d.registers(words) && fails.Add(1) == 1 {
+			return io.EOF
+		}
+		return nil
+	})
+	redistest.Want(t, "status", d.do("DELETE", "/api/ns/q", "").status, http.StatusServiceUnavailable)
+	redistest.Want(t, "repeated", d.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	d.complete()
 }
 
 // While Redis is not available, a queue is never reported as empty.
