@@ -354,6 +354,40 @@ func TestDoctorRegistersNoPartitionThatSomebodyMadeUp(t *testing.T) {
 	registered("lost", "1,2")
 }
 
+// Regression: the repair let a queue grow that held messages with a key. New messages of the key went to another
+// partition, and were delivered beside the old ones. `queue partitions` refuses such a growth.
+func TestDoctorGrowsNoQueueWithKeys(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, redistest.Own(t, sound...))
+	p.entry(lua.NewKeys(p.config.Prefix, queue+"/3"), 0)
+	p.do("HSET", p.keys.Meta, "order", `{"key":"customer"}`)
+	mend := func() error {
+		t.Helper()
+		report := p.examine()
+		if got := codes(report); !slices.Contains(got, "D206") {
+			t.Fatalf("found %v", got)
+		}
+		return report.Mend(t.Context(), func(doctor.Repair) {})
+	}
+	registered := func() string {
+		t.Helper()
+		counts, err := p.do("HGET", p.shared.Queues, queue).ToString()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return counts
+	}
+	if err := mend(); !errors.Is(err, admin.ErrKeyed) {
+		t.Error("the repair: ", err)
+	}
+	redistest.Want(t, "registered", registered(), "1")
+	p.do("HDEL", p.keys.Meta, "order")
+	if err := mend(); err != nil {
+		t.Error("the repair without keys: ", err)
+	}
+	redistest.Want(t, "registered without keys", registered(), "1,4")
+}
+
 // A quick examination reports what it leaves out, and still counts.
 func TestDoctorSaysWhatAQuickLookLeavesOut(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/internal/view"
 	"github.com/duestream/duestream/lua"
 	"github.com/duestream/duestream/scheduler"
+	"github.com/duestream/duestream/stream"
 )
 
 // beyond checks a partition that the registry does not count.
@@ -27,7 +28,7 @@ func (l *look) beyond(p place) {
 		if all == 0 {
 			return nil
 		}
-		mend := l.grow(p.queue, p.partition+1)
+		mend := l.include(p)
 		if n[1]+n[2] == 0 {
 			mend = l.gather(p)
 		}
@@ -36,6 +37,21 @@ func (l *look) beyond(p place) {
 			plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"),
 			plural(int64(counts.Latest()), "partition", "partitions"))).mendedBy(mend)
 	})
+}
+
+// include returns a repair for an uncounted partition that holds entries or dead letters: the queue grows to include it.
+// Like other growths it is refused with ErrKeyed if the queue holds messages with a key.
+func (e *examination) include(p place) mend {
+	return func(ctx context.Context) (string, error) {
+		counts, err := stream.Partitions(ctx, e.c, e.Prefix, p.queue)
+		if err == nil && counts.Latest() <= p.partition {
+			err = stream.CheckKeys(ctx, e.c, e.Prefix, p.queue)
+		}
+		if err != nil {
+			return "", fmt.Errorf("grow to %d partitions: %w", p.partition+1, err)
+		}
+		return e.grow(p.queue, p.partition+1)(ctx)
+	}
 }
 
 // gather returns a repair for an uncounted partition that holds only scheduled messages: it moves them to the
