@@ -195,3 +195,50 @@ func madeAnew(t *testing.T, c rueidis.Client, prefix, queue string) *Scheduler {
 	queuetest.Do(t, c, "HSETNX", b.globals.Queues, queue, "1")
 	return b
 }
+
+// Regression: producers that still knew the partitions of a deleted queue put messages into them. A bridge that forgot
+// these partitions found the messages by a scan of all keys only: on a large server hours late.
+func TestPartitionsOfADeletedQueueAreWatchedForAMinute(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
+	own, third := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/3")
+	b := madeAnew(t, c, prefix, queue)
+	b.live = []string{b.members.id}
+	if err := b.syncRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	later := fmt.Sprint(time.Now().Add(time.Hour).UnixMilli())
+	queuetest.Do(t, c, "HSET", third.Policy, "held", "1") // a message came while the queue was being deleted
+	for _, id := range []string{"m-1", "m-2"} {
+		queuetest.Do(t, c, "ZADD", third.Due, later, id)
+		b.moveStrays(t.Context())
+		redistest.Want(t, id+" is moved", textOf(t, c, "ZSCORE", own.Due, id), later)
+		redistest.Want(t, "held, as another message may come", textOf(t, c, "HGET", third.Policy, "held"), "1")
+	}
+	for i := range 3 {
+		b.strays[lua.PartitionName(queue, i+1)].watched = time.Now()
+	}
+	b.moveStrays(t.Context())
+	redistest.Want(t, "strays", len(b.strays), 0)
+	redistest.Want(t, "held after a minute", textOf(t, c, "HGET", third.Policy, "held"), "")
+}
+
+// Only the first live bridge watches them.
+func TestABridgeThatIsNotTheFirstWatchesNoPartitions(t *testing.T) {
+	t.Parallel()
+	s := redistest.Shared(t)
+	b := madeAnew(t, s.Client(t), s.Prefix(t), redistest.Queue(t))
+	b.live = []string{"another", b.members.id}
+	if err := b.syncRegistry(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "forgotten", len(b.dropped), 3)
+	if err := b.Discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Want(t, "kept", len(b.dropped)+len(b.strays), 0)
+}

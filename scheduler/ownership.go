@@ -80,14 +80,18 @@ func (s *Scheduler) learn(ctx context.Context, queues map[string]lua.Counts) (ot
 	return others
 }
 
-// forget removes the partition counts of deleted queues from the known counts.
+// forget removes the partition counts of deleted queues from the known counts. Discover watches their partitions for a
+// while.
 func (s *Scheduler) forget(ctx context.Context, deleted map[string]lua.Counts) {
 	if len(deleted) == 0 {
 		return
 	}
 	s.mu.Lock()
 	for queue, counts := range deleted {
-		s.counts[queue] = lua.WithoutCounts(s.counts[queue], counts).With()
+		known := s.counts[queue]
+		left := lua.WithoutCounts(known, counts).With()
+		s.counts[queue] = left
+		s.dropped = append(s.dropped, known.Names(queue)[left.Latest():]...)
 	}
 	s.listPartitions()
 	s.mu.Unlock()

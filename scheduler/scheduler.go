@@ -47,6 +47,7 @@ type Scheduler struct {
 	trouble          map[string]*queueTrouble
 	standsBy         map[string]bool   // by partition, owned by another scheduler
 	standing         map[string]string // by owned partition: lua.Look.Standing of the last survey
+	dropped          []string          // partitions of deleted queues that this scheduler forgot since the last Discover
 	turn, othersTurn int               // where the next survey begins, among the owned and the others
 	recurring        recurring
 }
@@ -239,15 +240,19 @@ func (s *Scheduler) registerRemembered(ctx context.Context, queues map[string]lu
 }
 
 // Discover scans the next keys of the server for unregistered queues, and for partitions beyond the known count. It
-// registers the queues, and partitions that a growth has prepared. Messages in any other partition it moves to the
-// partition in which they belong. Only the first live scheduler does this.
+// registers the queues, and partitions that a growth has prepared. It moves messages of any other partition to the
+// partition in which they belong, and watches partitions that the scheduler forgot within the last minute. Only the
+// first live scheduler does this.
 func (s *Scheduler) Discover(ctx context.Context) error {
 	s.mu.Lock()
 	first := len(s.live) > 0 && s.live[0] == s.members.id
+	dropped := s.dropped
+	s.dropped = nil
 	s.mu.Unlock()
 	if !first {
 		return nil
 	}
+	s.watchDropped(dropped)
 	found, err := s.scan.Step(ctx)
 	if err == nil {
 		err = s.place(ctx, append(found, s.unregistered...))

@@ -23,6 +23,7 @@ const (
 	strayTime    = time.Second
 	removeTries  = 50
 	strayRest    = time.Minute // then messages that stayed are retried: those in their places may have been delivered
+	droppedTime  = time.Minute // for so long a partition of a deleted queue is watched
 )
 
 // ErrOccupied: messages in a partition beyond the registered count cannot be moved, because other messages with the
@@ -31,8 +32,8 @@ var ErrOccupied = lua.NewHinted("others with the same ID are in the partition th
 	"compare both with ZSCORE and HGET, and take away the one that is not wanted")
 
 // stray is a partition with scheduled messages that neither the registry knows nor a growth has prepared: some producer
-// made up its name. It has no workers, groups or settings. So bridges neither drain nor register it: they move its
-// messages to the partitions in which their IDs belong.
+// made up its name, or still knows it from a queue that was deleted. It has no workers, groups or settings. So bridges
+// neither drain nor register it: they move its messages to the partitions in which their IDs belong.
 type stray struct {
 	state   loop.Reporter
 	at      int64     // rank at which the next pass continues
@@ -40,6 +41,7 @@ type stray struct {
 	settled bool      // in that pass nothing else was there
 	raced   bool      // some messages changed while they were moved
 	ended   time.Time // when that pass ended
+	watched time.Time // until then it is a stray although it is empty
 }
 
 // placed sorts found but unknown partitions into queues with the counts to register, and names of strays.
@@ -171,11 +173,25 @@ func groupNames(reply rueidis.RedisResult) (names []string, err error) {
 func (s *Scheduler) foundStrays(names []string) {
 	for _, name := range names {
 		if s.strays[name] == nil {
-			log := s.cfg.Logger.With(slog.String("queue", name))
-			log.Warn("moving messages out of a partition that the queue does not have")
-			s.strays[name] = &stray{state: loop.Reporter{Log: log,
-				Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
+			s.strays[name] = s.newStray(name)
+			s.strays[name].state.Log.Warn("moving messages out of a partition that the queue does not have")
 		}
+	}
+}
+
+func (s *Scheduler) newStray(name string) *stray {
+	return &stray{state: loop.Reporter{Log: s.cfg.Logger.With(slog.String("queue", name)),
+		Activity: "move messages out of a partition that the queue does not have", Quiet: s.quiet}}
+}
+
+// watchDropped notes partitions of deleted queues as strays. Producers that know the old count put messages into them
+// for some seconds. A scan of all keys would find these messages as well, but on a large server only after hours.
+func (s *Scheduler) watchDropped(names []string) {
+	for _, name := range names {
+		if s.strays[name] == nil {
+			s.strays[name] = s.newStray(name)
+		}
+		s.strays[name].watched = time.Now().Add(droppedTime)
 	}
 }
 
@@ -187,7 +203,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 			return
 		}
 		done, err := s.moveStray(ctx, name, st, until)
-		if done {
+		if done = done && time.Now().After(st.watched); done {
 			err = s.endHold(ctx, name)
 			done = err == nil
 		}
