@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/integration/redistest"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 )
 
 // part returns the stack of one partition of the queue.
@@ -273,4 +275,57 @@ func TestPartitionsOfOtherMastersGoOnWhileOneIsAway(t *testing.T) {
 			s.ledger.Check(t, "g")
 		})
 	}
+}
+
+// lateClient is a client that calls run once, before the first script that is called with a key.
+type lateClient struct {
+	rueidis.Client
+	key  string
+	run  func()
+	once sync.Once
+}
+
+func (c *lateClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if words := cmd.Commands(); strings.HasPrefix(words[0], "EVAL") && slices.Contains(words, c.key) {
+		c.once.Do(c.run)
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+// A queue is deleted while a producer goes on. Its message comes to a partition that is already removed, and which a
+// bridge still serves. Regression: it became an entry of a stream without a group, from which nothing moves entries.
+func TestAMessageThatComesWhileItsQueueIsDeletedIsDelivered(t *testing.T) {
+	t.Parallel()
+	s := newStack(t, redistest.Shared(t))
+	s.bridge(quick())
+	s.groups("g")
+	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
+		t.Fatal(err)
+	}
+	removed := s.part(3)
+	enqueue := func(id, when string) {
+		t.Helper()
+		items := []lua.Item{{ID: id, When: lua.When(when)}}
+		_, err := lua.Enqueue(t.Context(), s.redis.Client, removed.keys(), lua.Token{}, items, lua.Durability{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	enqueue("first", "+10")
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return s.number("XLEN", removed.keys().Stream) == 1, "the bridge does not serve the partition"
+	})
+	s.raw("XTRIM", removed.keys().Stream, "MAXLEN", "0")
+	c := &lateClient{Client: s.redis.Client, key: s.keys().Due, run: func() { enqueue("late", "+0") }}
+	if had, err := stream.DeleteQueue(t.Context(), c, s.prefix, s.queue, false); err != nil { // partition 0 is the last one
+		t.Fatal(had, err)
+	}
+	s.groups("g")
+	redistest.Eventually(t, 20*time.Second, func() (bool, string) {
+		return s.number("XLEN", s.keys().Stream) == 1, fmt.Sprintf("%d are scheduled in partition 3, and %d are ready there",
+			s.number("ZCARD", removed.keys().Due), s.number("XLEN", removed.keys().Stream))
+	})
+	read := s.redis.Client.B().Xreadgroup().Group("g", "c").Streams().Key(s.keys().Stream).Id(">").Build()
+	found, err := s.redis.Client.Do(t.Context(), read).AsXRead()
+	redistest.Want(t, "delivered", fmt.Sprint(len(found[s.keys().Stream]), err), "1 <nil>")
 }
