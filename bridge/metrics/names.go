@@ -55,7 +55,8 @@ func (p pair) holds(queue, group string) bool {
 func newNames(maxQueues, maxGroups int) *names {
 	return &names{
 		seed: maphash.MakeSeed(), maxQueues: maxQueues, maxGroups: maxGroups,
-		queues: map[string]*name{}, groups: map[pair]*name{}, unlabelledQueues: map[uint64]bool{}, unlabelledGroups: map[uint64]bool{},
+		queues: map[string]*name{}, groups: map[pair]*name{},
+		unlabelledQueues: map[uint64]bool{}, unlabelledGroups: map[uint64]bool{},
 		otherQueues: prometheus.NewDesc("duestream_other_queues", "Queues that are counted together as other.", nil, nil),
 		otherGroups: prometheus.NewDesc("duestream_other_groups", "Pairs of queue and group that are counted together as other.",
 			nil, nil),

@@ -43,7 +43,8 @@ func (l *look) schedule(p place) {
 // due time.
 func (l *look) places(p place) {
 	var empty defects
-	way := &progress{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns, one: "note", many: "notes", about: "about ",
+	way := &progress{look: l, step: "keys of messages of " + p.name(), key: p.keys.Turns,
+		one: "note", many: "notes", about: "about ",
 		all: l.number(l.c.B().Zcard().Key(p.keys.Turns).Build())}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Zscan().Key(p.keys.Turns).Cursor(cursor).Count(pageItems).Build()
@@ -301,7 +302,8 @@ func (l *look) metas(p place) {
 	}
 	var bad defects
 	page := l.pageOf(p.keys.Meta, n)
-	way := &progress{look: l, step: "meta of " + p.name(), key: p.keys.Meta, all: n, one: "field", many: "fields", about: "about "}
+	way := &progress{look: l, step: "meta of " + p.name(), key: p.keys.Meta, all: n,
+		one: "field", many: "fields", about: "about "}
 	l.scan(func(cursor uint64) rueidis.Completed {
 		return l.c.B().Hscan().Key(p.keys.Meta).Cursor(cursor).Count(page).Build()
 	}, func(elements []string) bool {
