@@ -299,7 +299,7 @@ func TestAMessageThatComesWhileItsQueueIsDeletedIsDelivered(t *testing.T) {
 	s := newStack(t, redistest.Shared(t))
 	s.bridge(quick())
 	s.groups("g")
-	if _, err := admin.New(s.redis, s.prefix).SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
+	if _, err := s.operator().SetPartitions(t.Context(), s.queue, 4, nil); err != nil {
 		t.Fatal(err)
 	}
 	removed := s.part(3)

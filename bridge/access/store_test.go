@@ -188,7 +188,7 @@ func TestAUserWithoutHGETIsTold(t *testing.T) {
 // The rights of the user in docs/guides/tokens.md are exactly those that tokens need.
 func TestTheDocumentedUserIsEnough(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/guides/tokens.md")
+	text, err := os.ReadFile("../../docs/guides/tokens.md")
 	if err != nil {
 		t.Fatal(err)
 	}
