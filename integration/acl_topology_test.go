@@ -77,7 +77,7 @@ func TestUsersNeedWhatIsDocumentedForTheTopology(t *testing.T) {
 		t.Parallel()
 		w := redistest.Sentinels(t, redistest.SentinelOptions{})
 		create(t, w.Servers, alsoNeeded(t, "\\| `([^`]+)` \\| every Go program behind Sentinel \\|"))
-		watcher := alsoNeeded(t, "There a Go program needs `([^`]+)`")
+		watcher := alsoNeeded(t, "There a Go program needs\\s+`([^`]+)`")
 		for _, s := range w.Sentinels {
 			s.Do(t, append([]string{"ACL", "SETUSER", "watcher", "on", ">look"}, watcher...)...)
 		}
