@@ -133,7 +133,8 @@ var (
 	beyond = check("D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",
 		"no worker reads it; a bridge takes scheduled messages out of it that have no namesake where they belong",
 		"duestream doctor --repair; to keep the partition, duestream queue partitions {queue} {n}",
-		"moves scheduled messages to where they belong; has the queue grow to it when it holds entries or dead letters")
+		"moves scheduled messages to where they belong; has the queue grow to it when it holds entries or dead letters, "+
+			"and the queue no messages with a key")
 	partitionGroup = check("D207", "partition-without-group", Error, "a partition lacks a group that another one has",
 		"the group does not get what becomes ready there, and it is freed without it", "duestream queue partitions {queue} {n}",
 		"creates the group there, at 0")
