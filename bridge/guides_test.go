@@ -280,7 +280,7 @@ func Example_sendMany() {
 	defer g.close()
 	ctx, client := g.ctx, g.client
 
-	results, err := client.ScheduleBatch(ctx, "invites", []bridge.NewMessage{
+	results, err := client.SendBatch(ctx, "invites", []bridge.NewMessage{
 		{ID: "ada", Payload: []byte("ada@example.com"), Delay: time.Hour, Spread: 10 * time.Minute},
 		{ID: "bob", Payload: []byte("bob@example.com"), Delay: time.Hour, Spread: 10 * time.Minute},
 		{ID: "ada", Payload: []byte("again"), Delay: time.Hour},
