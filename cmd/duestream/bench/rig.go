@@ -109,7 +109,7 @@ func (r *rig) batch() int { return min(chunk, max(1, (8<<20)/max(1, len(r.payloa
 
 // schedule schedules a batch, and returns the first error of its messages.
 func (r *rig) schedule(ctx context.Context, client *bridge.Client, batch []bridge.NewMessage) error {
-	results, err := client.ScheduleBatch(ctx, r.Queue, batch)
+	results, err := client.SendBatch(ctx, r.Queue, batch)
 	for i := 0; err == nil && i < len(results); i++ {
 		err = results[i].Err
 	}

@@ -107,7 +107,7 @@ func (o scheduleOptions) fileDefaults() (m bridge.NewMessage, err error) {
 // line.
 func sendMessages(ctx context.Context, client *bridge.Client, queue string, messages []bridge.NewMessage) []error {
 	errs := make([]error, len(messages))
-	results, failed := client.ScheduleBatch(ctx, queue, messages)
+	results, failed := client.SendBatch(ctx, queue, messages)
 	for i := range errs {
 		if errs[i] = failed; failed == nil {
 			errs[i] = results[i].Err
