@@ -33,6 +33,7 @@ end
 
 local KEY_AND_ID = '^' .. SEP .. '([^' .. SEP .. ']*)' .. SEP .. '(.*)$'
 local args, reply, acked = ARGV, {}, {}
+local n, m = 0, 0 -- lengths of reply and acked: cheaper than #
 for i = 3, #args, 2 do
   local key, id = nil, nil
   if args[i] ~= '' then key, id = string.match(args[i], KEY_AND_ID) end
@@ -46,9 +47,11 @@ for i = 2, #args, 2 do
   local entry, id, won = args[i], args[i + 1], 0
   if bytes >= MOST_BYTES then won = LATER
   elseif id == '' or is_same(entry, id) then won = redis.call('XACK', k.stream, group, entry) end
-  reply[#reply + 1] = won
+  n = n + 1
+  reply[n] = won
   if won == 1 then
-    acked[#acked + 1] = entry
+    m = m + 1
+    acked[m] = entry
     if story then
       local of_message = id ~= '' and ',"id":' .. told_text(id) or ''
       add_pair(story.changes, 'acknowledged', '{"entry":' .. told_text(entry) .. of_message .. of_group)

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "c939eb58949a"
+const functionsSource = "3693e6dcce32"
 
 func functionList() []Function {
 	return []Function{

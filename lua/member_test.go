@@ -101,7 +101,7 @@ func TestScriptsNameMembersByTheirShapes(t *testing.T) {
 			found[file] = strings.TrimSpace(found[file] + " " + m[1])
 		}
 	}
-	redistest.Want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:'0-0' entry entry redrive.lua:'dead:' .. letter]")
+	redistest.Want(t, "shapes", fmt.Sprint(found), "map[lib/exit.lua:entry '0-0' redrive.lua:'dead:' .. letter]")
 	for _, any := range []string{"m" + Separator + "g" + Separator + "17-0", Separator, Separator + Separator, "a" + Separator +
 		"b", ""} {
 		if got := ParseMember(any).String(); got != any {
