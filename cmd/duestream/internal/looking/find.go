@@ -23,10 +23,11 @@ func Find(a *cli.App) *cobra.Command {
 		Short: "Find a message in all queues, with what is known of its history",
 		Long: `Says every place where a message is, in all queues that the bridges know or in those
 named with --queue: scheduled, retrying, ready and for which groups, pending and with
-whom, dead; the first line of a place says why the message is not delivered, or not done. Then what is known of its past and future, as a timeline,
-and its story, in queues that keep a history (duestream story). Exit code 3 when it
-is nowhere: every group acknowledged it, it was cancelled or purged, or never existed;
---json then prints what was looked at.
+whom, dead. The first line of a place says why the message is not delivered, or not
+done. Then come its known past and future as a timeline, and its story, in queues that
+keep a history (duestream story). Exit code 3 when it is nowhere: every group
+acknowledged it, it was cancelled or purged, or never existed; --json then prints what
+was looked at.
 
 What is scheduled is looked up; ready, pending, retrying and dead messages are looked for
 through all there are, and each place is printed as soon as it is found.`,
