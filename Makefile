@@ -17,10 +17,21 @@ help: ## list the targets
 	@echo
 	@echo "Variables: GOTESTFLAGS (make test GOTESTFLAGS='-race -run TestX'), PACKAGES, VERSION, IMAGE, BUILDER_IMAGE."
 
+# The packages of the protocol and of the engine, without those that start programs or many servers.
+QUICK := ./lua ./internal/... ./scheduler/... ./stream/... ./bridge ./bridge/admin ./integration/layout
+
+.PHONY: quick
+quick: ## run the tests of the protocol and the engine, on one server
+	DUESTREAM_TEST_ONLY=shared $(GO) test -p 2 -timeout 10m $(GOTESTFLAGS) $(QUICK)
+
 # Packages that measure lateness share the machine, so no more than two run at once.
 .PHONY: test
 test: ## run all tests; finds or installs a Redis by itself
 	$(GO) test -p 2 -timeout 40m $(GOTESTFLAGS) $(PACKAGES)
+
+.PHONY: proof
+proof: ## everything that a change must pass: what CI runs
+	.ci/run
 
 .PHONY: race
 race: ## run all tests with the race detector
