@@ -16,7 +16,7 @@ func letterFilter(q query) (admin.LetterFilter, error) {
 	newer, errNewer := q.millis("newer_than_ms")
 	limit, errLimit := q.integer("limit", 0, 1, 1_000_000)
 	newest, errNewest := q.flag("newest")
-	return whole(admin.LetterFilter{Group: q["group"], Reason: q["reason"], ErrorText: q["error"], ID: q["id"],
+	return withErrors(admin.LetterFilter{Group: q["group"], Reason: q["reason"], ErrorText: q["error"], ID: q["id"],
 		OlderThan: older,
 		NewerThan: newer, Limit: int(limit), Newest: newest}, errOlder, errNewer, errLimit, errNewest)
 }

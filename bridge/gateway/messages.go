@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 
@@ -25,7 +26,7 @@ func get(c *call) (int, any, error) {
 	return http.StatusOK, found{c.queue, c.id(), places}, err
 }
 
-// withdrawn is the answer to a cancel with running=true.
+// withdrawn is the reply to a cancel with running=true.
 type withdrawn struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`
@@ -60,7 +61,7 @@ func cancelRunning(c *call) (int, any, error) {
 func reschedule(c *call) (int, any, error) {
 	m, err := parseOptions(c.query)
 	if err == nil && len(c.query) != 1 {
-		err = lua.Invalid("in_ms", "", "must be given, or at_ms")
+		err = lua.Invalid("in_ms", "", "give either in_ms or at_ms, and nothing else")
 	}
 	if err != nil {
 		return 0, nil, err
@@ -117,7 +118,7 @@ func stats(c *call) (int, any, error) {
 func peek(c *call) (int, any, error) {
 	n, err := c.query.integer("limit", 10, 1, mostListed)
 	payloads, errFlag := c.query.flag("payloads")
-	if _, err := whole(n, err, errFlag); err != nil {
+	if err := errors.Join(err, errFlag); err != nil {
 		return 0, nil, err
 	}
 	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
@@ -131,7 +132,7 @@ func peek(c *call) (int, any, error) {
 func pending(c *call) (int, any, error) {
 	n, err := c.query.integer("limit", defaultLimit, 1, mostListed)
 	idle, errIdle := c.query.millis("min_idle_ms")
-	if _, err := whole(n, err, errIdle, lua.CheckGroup(c.query["group"])); err != nil {
+	if err := errors.Join(err, errIdle, lua.CheckGroup(c.query["group"])); err != nil {
 		return 0, nil, err
 	}
 	list, err := c.op.Pending(c.ctx, c.queue, c.query["group"],
@@ -151,7 +152,7 @@ func consumers(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"consumers": append([]admin.Consumer{}, list...)}, err
 }
 
-// changed is the answer to a change that may already have been in force.
+// changed is the reply to a pause or resume. Changed is false if the queue already was in that state.
 type changed struct {
 	Changed bool `json:"changed"`
 }
@@ -177,6 +178,6 @@ func resume(c *call) (int, any, error) {
 	if err := c.op.CheckKnown(c.ctx, c.queue); err != nil {
 		return 0, nil, err
 	}
-	did, err := c.op.Pause(c.ctx, c.queue, false)
+	did, err := c.op.Pause(c.ctx, c.queue, false) // false = not paused
 	return http.StatusOK, changed{did}, err
 }

@@ -52,5 +52,5 @@ func (q query) rate(name string) (float64, error) {
 	return f, nil
 }
 
-// whole returns a value with all errors of reading it joined.
-func whole[T any](value T, errs ...error) (T, error) { return value, errors.Join(errs...) }
+// withErrors returns a value and the errors of parsing its parts, joined.
+func withErrors[T any](value T, errs ...error) (T, error) { return value, errors.Join(errs...) }
