@@ -130,7 +130,7 @@ var (
 		"what does not count is passed over: messages in partitions that are meant may not be drained",
 		"register the counts anew: duestream queue partitions <queue> <n>; redis-cli HDEL {registry} <name> for a name that "+
 			"is none", "writes the list without what does not count; leaves names alone")
-	beyond = check("D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",
+	uncountedPartition = check("D206", "partition-beyond", Error, "a partition beyond the registered count holds messages",
 		"no worker reads it; a bridge takes scheduled messages out of it that have no namesake where they belong",
 		"duestream doctor --repair; to keep the partition, duestream queue partitions {queue} {n}",
 		"moves scheduled messages to where they belong; has the queue grow to it when it holds entries or dead letters, "+

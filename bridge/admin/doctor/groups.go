@@ -20,7 +20,7 @@ const (
 
 // groups checks the entries of a partition, and its groups.
 func (l *look) groups(p place) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		entries := l.stream(p.keys.Stream)
 		if len(entries.Groups) > 0 {
 			return nil
@@ -30,7 +30,7 @@ func (l *look) groups(p place) {
 	entries := l.stream(p.keys.Stream)
 	for _, g := range entries.Groups {
 		if lua.CheckGroup(g.Name) != nil {
-			l.probeTwice(func(l *look) *Finding {
+			l.probeEachTwice(func(l *look) *Finding {
 				if _, there := l.stream(p.keys.Stream).Group(g.Name); !there {
 					return nil
 				}
@@ -56,7 +56,7 @@ func (l *look) groups(p place) {
 
 // waiting checks the unread entries of a group.
 func (l *look) waiting(p place, name string, visibility time.Duration) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		now, entries := l.serverTime(), l.stream(p.keys.Stream)
 		g, there := entries.Group(name)
 		if !there {
@@ -111,7 +111,7 @@ func (l *look) readConsumers(p place, group string, meant func(view.Consumer) bo
 
 // consumers checks for entries held by the bridges' own consumer, and for idle consumers that hold nothing.
 func (l *look) consumers(p place, group string) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		pending := int64(0)
 		for _, c := range l.readConsumers(p, group, func(c view.Consumer) bool { return c.Name == lua.ReclaimConsumer }) {
 			pending += c.Pending

@@ -13,7 +13,7 @@ const aheadSlack = 24 * time.Hour // an ID may be so far ahead, because a clock 
 // ids checks the last ID of streams: after an entry with the largest possible ID, a stream refuses every further entry.
 func (l *look) ids(p place, c *Check, keys ...string) {
 	for _, key := range keys {
-		l.probeTwice(func(l *look) *Finding {
+		l.probeEachTwice(func(l *look) *Finding {
 			last := ask(l, func(ctx context.Context) (view.EntryID, error) {
 				id, _, err := view.ReadLastID(ctx, l.c, key)
 				return id, err

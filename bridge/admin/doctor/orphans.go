@@ -31,7 +31,7 @@ func (l *look) orphans(p place) {
 	if found[0].count+found[1].count == 0 {
 		return
 	}
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		count, some := int64(0), []string(nil)
 		for h, hash := range hashes {
 			var left []string

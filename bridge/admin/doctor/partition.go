@@ -65,7 +65,7 @@ func (l *look) types(p place, keys, want []string) {
 	l.read(questions...)
 	for i, key := range keys {
 		if is[i] != want[i] && is[i] != "none" {
-			l.probeTwice(func(l *look) *Finding {
+			l.probeEachTwice(func(l *look) *Finding {
 				is := l.text(l.c.B().Type().Key(key).Build())
 				if is == want[i] || is == "none" {
 					return nil
@@ -74,7 +74,7 @@ func (l *look) types(p place, keys, want []string) {
 			})
 		}
 		if ttl[i] >= 0 && key != p.keys.History && key != p.keys.Rate { // these two expire by themselves when idle
-			l.probeTwice(func(l *look) *Finding { return l.expiry(p, key) })
+			l.probeEachTwice(func(l *look) *Finding { return l.expiry(p, key) })
 		}
 	}
 }
@@ -95,7 +95,7 @@ func (l *look) expiry(p place, key string) *Finding {
 
 // tokens checks a wake stream.
 func (l *look) tokens(p place) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		mend := func(ctx context.Context) (string, error) {
 			return "added a token to " + p.keys.Wake, lua.AddToken(ctx, l.c, p.keys.Wake)
 		}
@@ -114,7 +114,7 @@ func (l *look) tokens(p place) {
 // windows checks the ends of dedup windows.
 func (l *look) windows(p place) {
 	ended, far := ms(l.now.Add(-windowSlack-time.Duration(l.partitions())*time.Second)), ms(l.now.Add(farWindows))
-	l.probeTwice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
+	l.probeEachTwice(scores(endedWindow, p, p.keys.Seen, "-inf", "("+ended, "window", "ended long ago", l.trim(p)),
 		scores(farWindow, p, p.keys.Seen, far, "+inf", "window", "in more than ten years", nil))
 }
 
@@ -156,7 +156,7 @@ func (l *look) settingsOf(p place, key string, defaults bool) {
 				"fields of "+key+" does not count")
 		}
 	}
-	l.probeTwice(probe(badSetting, func(fields map[string]string) (list []string) {
+	l.probeEachTwice(probe(badSetting, func(fields map[string]string) (list []string) {
 		bad, _ := stream.CheckSettings(fields, defaults)
 		for field, err := range bad {
 			list = append(list, field+": "+err.Error())
@@ -185,7 +185,7 @@ func (l *look) patience(p place) {
 			return
 		}
 		l.report.Patience = append(l.report.Patience, Patience{p.queue, policy.MaxAttempts, policy.TriedFor().Milliseconds()})
-		l.probeTwice(func(l *look) *Finding {
+		l.probeEachTwice(func(l *look) *Finding {
 			policy := l.policy(p.queue, "")
 			lasts := policy.TriedFor()
 			if lasts >= shortPatience {

@@ -13,14 +13,14 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// beyond checks a partition that the registry does not count.
-func (l *look) beyond(p place) {
-	l.probeTwice(func(l *look) *Finding {
+// checkUncounted checks a partition that the registry does not count.
+func (l *look) checkUncounted(p place) {
+	l.probeEachTwice(func(l *look) *Finding {
 		counts := ask(l, func(ctx context.Context) (lua.Counts, error) { return lua.ReadCounts(ctx, l.c, l.globals, p.queue) })
 		if counts.Latest() > p.partition {
 			return nil
 		}
-		var n [3]int64
+		var n [3]int64 // scheduled messages, entries, dead letters
 		l.read(view.Number(l.c.B().Zcard().Key(p.keys.Due).Build(), &n[0]),
 			view.Number(l.c.B().Xlen().Key(p.keys.Stream).Build(), &n[1]),
 			view.Number(l.c.B().Xlen().Key(p.keys.Dead).Build(), &n[2]))
@@ -32,7 +32,7 @@ func (l *look) beyond(p place) {
 		if n[1]+n[2] == 0 {
 			mend = l.gather(p)
 		}
-		return l.finding(beyond, p, p.keys.Due, "", all, fmt.Sprintf(
+		return l.finding(uncountedPartition, p, p.keys.Due, "", all, fmt.Sprintf(
 			"partition %d holds %d scheduled, %s and %s; the registry knows of %s", p.partition, n[0],
 			plural(n[1], "entry", "entries"), plural(n[2], "dead letter", "dead letters"),
 			plural(int64(counts.Latest()), "partition", "partitions"))).mendedBy(mend)
@@ -65,7 +65,7 @@ func (e *examination) gather(p place) mend {
 
 // compare checks that all partitions have the same groups and settings.
 func (l *look) compare(queue string, partitions int) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		groups := make([][]string, partitions)
 		all := map[string]bool{}
 		for i := range groups {
@@ -88,14 +88,18 @@ func (l *look) compare(queue string, partitions int) {
 		return l.finding(partitionGroup, place{queue: queue}, "", "", int64(len(missing)),
 			strings.Join(missing[:min(examples, len(missing))], ", ")+": no such group").mendedBy(l.grow(queue, partitions))
 	}, func(l *look) *Finding {
-		first := l.fields(l.place(queue, 0).keys.Policy)
+		settings := l.fields(l.place(queue, 0).keys.Policy)
 		var differ []string
 		for i := 1; i < partitions; i++ {
-			if key := l.place(queue, i).keys.Policy; !maps.Equal(first, l.fields(key)) {
+			if key := l.place(queue, i).keys.Policy; !maps.Equal(settings, l.fields(key)) {
 				differ = append(differ, key)
 			}
 		}
-		return l.listed(partitionPolicy, place{queue: queue}, append(differ, "")[0], "", differ,
+		first := ""
+		if len(differ) > 0 {
+			first = differ[0]
+		}
+		return l.listed(partitionPolicy, place{queue: queue}, first, "", differ,
 			"partition has other settings than partition 0", "partitions have other settings than partition 0").
 			mendedBy(l.grow(queue, partitions))
 	})

@@ -72,7 +72,7 @@ const heldLook = 100
 // hung checks for entries whose consumers extend them for too long.
 func (l *look) hung(p place, group string, policy stream.Policy) {
 	visibility := policy.VisibilityTimeout
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		now, text := l.serverTime(), l.text(l.c.B().Hget().Key(p.keys.Calm).Field(lua.HeldField(group)).Build())
 		l.denied("since when deliveries are held")
 		notes := lua.ParseHeldNotes(text)

@@ -19,7 +19,8 @@ type plant struct {
 	do    func(p *patient)
 }
 
-// defects are planted one by one, in a queue in order.
+// defects are created one at a time, each in a sound queue of its own. Those without codes are sound states, for which
+// the doctor must report nothing.
 var defects = []plant{
 	{"", "nothing", func(*patient) {}},
 	{"", "a queue with partitions", func(p *patient) { p.queue(queue + "/1"); p.do("HSET", p.shared.Queues, queue, "1,2") }},
@@ -27,7 +28,7 @@ var defects = []plant{
 		p.do("HSET", p.keys.Meta, retry("g"), `{"id":"id","for":"g","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("g"))
 	}},
-	{"", "tokens of a gateway", func(p *patient) {
+	{"", "access tokens of a gateway", func(p *patient) {
 		p.do("HSET", p.shared.Tokens, "digest", "{}")
 		p.do("SET", p.shared.Bucket("digest"), "1")
 	}},
@@ -45,9 +46,9 @@ var defects = []plant{
 	{"D210", "a bridge of another level", func(p *patient) {
 		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
 	}},
-	{"D202", "no token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
-	{"D203", "tokens", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
-	{"D203", "tokens of all queues", func(p *patient) {
+	{"D202", "no wake token", func(p *patient) { p.do("DEL", p.keys.Wake) }},
+	{"D203", "superfluous wake token", func(p *patient) { p.do("XADD", p.keys.Wake, "*", "a", "b") }},
+	{"D203", "superfluous wake token of all queues", func(p *patient) {
 		p.do("XADD", p.shared.Wake, "*", "a", "b")
 		p.do("XADD", p.shared.Wake, "*", "a", "b")
 	}},
@@ -79,7 +80,7 @@ var defects = []plant{
 			"x")
 	}},
 	{"D301", "wrong type of the stream", func(p *patient) { p.do("SET", p.keys.Stream, "x") }},
-	{"D301", "wrong type of the tokens", func(p *patient) { p.do("SET", p.shared.Tokens, "x") }},
+	{"D301", "wrong type of the access tokens", func(p *patient) { p.do("SET", p.shared.Tokens, "x") }},
 	{"D301", "wrong type of the defaults", func(p *patient) { p.do("SET", p.shared.Defaults, "x") }},
 	{"D302", "expiry", func(p *patient) { p.do("EXPIRE", p.keys.Payload, "1000") }},
 	{"D302", "expiry of the registry", func(p *patient) { p.do("EXPIRE", p.shared.Queues, "1000") }},
@@ -100,7 +101,7 @@ var defects = []plant{
 	{"D307", "never due", func(p *patient) { p.do("ZADD", p.keys.Due, "1e15", "a", "inf", "b") }},
 	{"D308", "centuries ahead", func(p *patient) { p.do("ZADD", p.keys.Due, "20000000000000", "a") }},
 	{"D309", "overdue", func(p *patient) { p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a") }},
-	{"D309", "due since ever", func(p *patient) { p.do("ZADD", p.keys.Due, "-inf", "a") }},
+	{"D309", "due at minus infinity", func(p *patient) { p.do("ZADD", p.keys.Due, "-inf", "a") }},
 	{"D310", "held", func(p *patient) {
 		p.do("HSET", p.keys.Policy, "held", "1")
 		p.do("ZADD", p.keys.Due, p.in(-time.Minute), "a")
@@ -109,10 +110,10 @@ var defects = []plant{
 		p.do("HSET", p.keys.Meta, retry("gone"), `{"id":"id","for":"gone","attempt":"2"}`)
 		p.do("ZADD", p.keys.Due, p.in(time.Hour), retry("gone"))
 	}},
-	{"D313", "a place in line that nobody is in", func(p *patient) {
+	{"D313", "a place in line that no message waits in", func(p *patient) {
 		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f0000000000000005\x1fgone")
 	}},
-	{"", "one that somebody is in", func(p *patient) {
+	{"", "a place in line that a message waits in", func(p *patient) {
 		p.do("ZADD", p.keys.Turns, "0", "k\x1fwait\x1f1795216995000\x1fa", "0", "k\x1fbusy\x1f5-0")
 		p.do("HSET", p.keys.Meta, "a", `{"key":"k"}`)
 		p.do("ZADD", p.keys.Due, "4001795216995000", "a")
@@ -123,7 +124,7 @@ var defects = []plant{
 		p.do("HSET", p.keys.Recurring, "tick", spec)
 		p.do("HSET", p.keys.Planned, "tick", text, "", "1")
 	}},
-	{"D315", "messages that wait for a key, which no bridge knows", func(p *patient) {
+	{"D315", "messages that wait for their key, while no live bridge serves keys", func(p *patient) {
 		p.stopHeart()
 		p.do("ZADD", p.shared.Bridges, p.in(4*time.Second), heart)
 		p.do("HSET", p.keys.Meta, "keyed", `{"key":"k"}`)
@@ -183,7 +184,7 @@ var defects = []plant{
 		p.do("XADD", p.keys.Dead, id, "id", "a")
 		p.do("XDEL", p.keys.Dead, id)
 	}},
-	{"D412", "the largest ID among the tokens of all queues",
+	{"D412", "the largest ID among the wake tokens of all queues",
 		func(p *patient) { p.do("XADD", p.shared.Wake, "MAXLEN", "1", largest, "a", "b") }},
 	{"D414", "the largest ID in the history", func(p *patient) { p.do("XADD", p.keys.History, largest, "t", "1") }},
 	{"D408", "held by the reclaimer", func(p *patient) { p.entry(p.keys, 0); p.read(p.keys, lua.ReclaimConsumer) }},
@@ -215,11 +216,11 @@ var defects = []plant{
 	}},
 	{"D501 D503", "longest retry below the shortest",
 		func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
-	{"D502", "misspelt", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
-	{"D502", "held for all", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
+	{"D502", "misspelt setting", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
+	{"D502", "hold in the defaults of all queues", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
 	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
-	{"D511", "ended windows", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b") }},
-	{"D512", "far window", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a") }},
+	{"D511", "dedup windows that ended", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b") }},
+	{"D512", "dedup window that ends in 20 years", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a") }},
 	{"D521", "many dead", func(p *patient) {
 		for range 1000 {
 			p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
@@ -228,7 +229,7 @@ var defects = []plant{
 	{"D522", "old dead", func(p *patient) {
 		p.do("XADD", p.keys.Dead, p.in(-8*24*time.Hour), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 	}},
-	{"D523", "odd dead", func(p *patient) { p.do("XADD", p.keys.Dead, "*", "foo", "bar") }},
+	{"D523", "dead letter without its fields", func(p *patient) { p.do("XADD", p.keys.Dead, "*", "foo", "bar") }},
 	{"D524", "fresh dead", func(p *patient) {
 		p.do("XADD", p.keys.Dead, p.in(-4*time.Minute), "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
 	}},

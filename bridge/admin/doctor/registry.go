@@ -86,7 +86,7 @@ func countsAreSound(text string) bool {
 }
 
 func (l *look) badEntry(queue string, named bool) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		var there int64
 		var counts string
 		l.read(view.Number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build(), &there),
@@ -281,7 +281,7 @@ func (l *look) queue(queue string) {
 	}
 	for partition := counts; partition < most; partition++ {
 		if l.found[queue][partition] {
-			l.beyond(l.place(queue, partition))
+			l.checkUncounted(l.place(queue, partition))
 		}
 	}
 	if counts > 1 {
@@ -307,7 +307,7 @@ func (e *examination) grow(queue string, partitions int) mend {
 }
 
 func (l *look) unregistered(queue string, partitions int) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		if l.number(l.c.B().Hexists().Key(l.globals.Queues).Field(queue).Build()) == 1 {
 			return nil
 		}

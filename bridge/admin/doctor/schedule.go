@@ -30,7 +30,7 @@ const (
 // schedule checks due times.
 func (l *look) schedule(p place) {
 	due := p.keys.Due
-	l.probeTwice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
+	l.probeEachTwice(scores(seconds, p, due, fromSeconds, "("+toSeconds, "due time", "between 10^9 and 10^11", nil),
 		scores(never, p, due, neverFrom, "("+lua.ParkedFrom, "due time", "from 10^15 on", nil), // then: parked
 		scores(never, p, due, lua.ParkedTo[1:], "+inf", "due time", "from 8·10^15 on", nil),
 		scores(farAhead, p, due, "("+year2286, "("+neverFrom, "due time", "after 10^13", nil))
@@ -57,28 +57,28 @@ func (l *look) places(p place) {
 		return way.more(len(notes))
 	})
 	l.confirm(emptyPlaces, p, p.keys.Turns, "", &empty, "place that nobody is in", "places that nobody is in",
-		func(l *look, notes []string) (left, texts []string) {
-			scores := l.list(l.c.B().Zmscore().Key(p.keys.Turns).Member(notes...).Build())
-			for i, note := range notes {
+		func(l *look, places []string) (left, texts []string) {
+			scores := l.list(l.c.B().Zmscore().Key(p.keys.Turns).Member(places...).Build())
+			for i, member := range places {
 				if i < len(scores) && !scores[i].IsNil() {
-					left = append(left, note)
+					left = append(left, member)
 				}
 			}
 			left = l.emptyOf(p, left)
-			for _, note := range left {
-				texts = append(texts, shown(note))
+			for _, member := range left {
+				texts = append(texts, shown(member))
 			}
 			return left, texts
 		})
 }
 
-// emptyOf returns the places, among some members of a turns key, that belong to no waiting message.
-func (l *look) emptyOf(p place, notes []string) (empty []string) {
+// emptyOf returns those of the given members of a turns key in which no message waits.
+func (l *look) emptyOf(p place, candidates []string) (empty []string) {
 	var places, members []string
 	var due []float64
-	for _, note := range notes {
-		if member, at, ok := lua.ParsePlace(note); ok {
-			places, members, due = append(places, note), append(members, member), append(due, at)
+	for _, candidate := range candidates {
+		if member, at, ok := lua.ParsePlace(candidate); ok {
+			places, members, due = append(places, candidate), append(members, member), append(due, at)
 		}
 	}
 	if len(members) == 0 {
@@ -96,7 +96,7 @@ func (l *look) emptyOf(p place, notes []string) (empty []string) {
 // keysServed checks for messages that wait for their key while no live bridge serves keys, by its protocol level. If
 // no bridge is alive at all, noBridge reports that.
 func (l *look) keysServed(p place) {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		n := l.number(l.c.B().Zcount().Key(p.keys.Due).Min(lua.ParkedFrom).Max(lua.ParkedTo).Build())
 		if n == 0 {
 			return nil
@@ -114,7 +114,7 @@ func (l *look) recurrences(p place) {
 	if l.number(l.c.B().Hlen().Key(p.keys.Recurring).Build()) == 0 {
 		return
 	}
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		var some []string
 		for _, state := range ask(l, func(ctx context.Context) ([]planner.State, error) {
 			return planner.New(l.c, l.Prefix, "", nil).List(ctx, p.queue)
@@ -133,7 +133,7 @@ func (l *look) recurrences(p place) {
 func (l *look) overdue(p place) {
 	first := ""
 	slack := overdueAfter(l.partitions())
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		now := l.serverTime()
 		n, some := l.between(p.keys.Due, "-inf", "("+fromSeconds)
 		others, list := l.between(p.keys.Due, toSeconds, ms(now.Add(-slack)))
@@ -189,7 +189,7 @@ func (l *look) confirm(c *Check, p place, key, group string, d *defects, one, ma
 	if d.count == 0 {
 		return
 	}
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		var left, texts []string
 		for some := range slices.Chunk(d.members, pageItems) {
 			some, wrong := still(l, some)
@@ -256,7 +256,7 @@ func (l *look) members(p place) {
 // lostGroups checks for retries of groups that do not exist.
 func (l *look) lostGroups(p place, retries map[string]*defects) {
 	for _, group := range slices.Sorted(maps.Keys(retries)) {
-		l.probeTwice(func(l *look) *Finding {
+		l.probeEachTwice(func(l *look) *Finding {
 			if _, there := l.stream(p.keys.Stream).Group(group); there {
 				return nil
 			}

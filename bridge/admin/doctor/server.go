@@ -196,7 +196,7 @@ const fresh = 5 * time.Second
 
 // bridges checks that a bridge is alive, and that all live bridges have the same protocol level.
 func (l *look) bridges() {
-	l.probeTwice(func(l *look) *Finding {
+	l.probeEachTwice(func(l *look) *Finding {
 		return l.noBridge(l.heartbeats())
 	}, func(l *look) *Finding { return l.mixedLevels(l.heartbeats()) })
 }
