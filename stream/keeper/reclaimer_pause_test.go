@@ -9,10 +9,10 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// After a pause longer than the visibility timeout, a server first serves the clients that wait. Once that was a pass
-// of the reclaimer: it took everything from healthy workers, whose extends were next in line, before any heartbeat
-// could show that there had been an outage. The script that reclaims checks by its own clock when it last looked, so an
-// outage cannot overtake it.
+// After a pause longer than the visibility timeout, a server first serves the waiting clients. In one incident the first
+// client served was a pass of the reclaimer. It took every entry from healthy workers, whose extends were next in line,
+// before a heartbeat could reveal the outage. The reclaiming script compares the server's time with that of its
+// previous run, so it notices an outage even if it is the first call after the outage.
 func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Own(t))
@@ -38,24 +38,24 @@ func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 		return result
 	}
 	for began := time.Now(); time.Since(began) < visibility*2/3; {
-		redistest.Want(t, "before the outage", pass().Moved(), 0)
+		redistest.Want(t, "moved before the outage", pass().Moved(), 0)
 	}
 	if err := r.Client.Do(t.Context(), r.Client.B().Arbitrary("CLIENT", "PAUSE", "1500", "ALL").Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	redistest.Want(t, "held up", pass().Moved(), 0)
+	redistest.Want(t, "moved by the pass that was held up", pass().Moved(), 0)
 	if took := time.Since(began); took < visibility {
 		t.Fatalf("the pass was held up for %s only", took)
 	}
-	redistest.Want(t, "the next one, after the outage", pass().Moved(), 0)
+	redistest.Want(t, "moved by the next pass, after the outage", pass().Moved(), 0)
 	redistest.Eventually(t, 10*time.Second, func() (bool, string) {
 		return pass().Moved() == 1,
-			"nobody came back, and nothing was reclaimed"
+			"the abandoned entry is not reclaimed"
 	})
 }
 
-// Entries on a server that is always slow are reclaimed all the same.
+// Entries of a server that is always slow are reclaimed, too.
 func TestSlowServerIsReclaimedFromInTheEnd(t *testing.T) {
 	t.Parallel()
 	s := redistest.Own(t)

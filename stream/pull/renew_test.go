@@ -10,8 +10,8 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// waits starts a request for one message, and returns as soon as the request waits.
-func (r *rig) waits(request Request) (answer <-chan []Delivery) {
+// startWaiting starts a request for one message in the background, and returns when the request waits.
+func (r *rig) startWaiting(request Request) (answer <-chan []Delivery) {
 	r.T.Helper()
 	found := make(chan []Delivery, 1)
 	go func() {
@@ -30,6 +30,7 @@ func (r *rig) waits(request Request) (answer <-chan []Delivery) {
 	return found
 }
 
+// only returns the single delivery of an answer.
 func (r *rig) only(answer <-chan []Delivery) Delivery {
 	r.T.Helper()
 	select {
@@ -44,29 +45,29 @@ func (r *rig) only(answer <-chan []Delivery) Delivery {
 	return Delivery{}
 }
 
-// Until the end of its wait, a waiting caller used to read only the partitions that the queue had at the beginning.
+// Until the end of its wait, a waiting caller used to read only the partitions that existed when its wait began.
 func TestWhoWaitsReadsThePartitionsThatAQueueGets(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Groups("g")
-	answer := r.waits(r.request(1, MaxWait))
+	answer := r.startWaiting(r.request(1, MaxWait))
 	if _, err := stream.Grow(t.Context(), r.Client, r.Prefix, r.Queue, 4, nil); err != nil {
 		t.Fatal(err)
 	}
-	r.Part(3).Ready("in a new partition")
+	r.Part(3).Ready("m")
 	found := r.only(answer)
-	redistest.Want(t, "given", fmt.Sprint(found.ID, " of ", found.Partition), "in a new partition of 3")
+	redistest.Want(t, "delivered", fmt.Sprint(found.ID, " in partition ", found.Partition), "m in partition 3")
 }
 
-// A waiting caller used to get its message by the settings of the moment when the wait began. After the visibility
-// timeout was made shorter, the bridge took the message back at once, while the caller worked on it.
+// A waiting caller used to get its message by the settings at the beginning of the wait. After the visibility timeout
+// was shortened, the bridge reclaimed the message at once, while the caller worked on it.
 func TestWhoWaitsIsGivenMessagesByTheSettingsOfNow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, redistest.Shared(t))
 	r.Policy(map[string]string{"visibility_ms": "3600000"})
 	request := r.request(1, MaxWait)
 	request.Within = 20 * time.Second
-	answer := r.waits(request)
+	answer := r.startWaiting(request)
 	r.Policy(map[string]string{"visibility_ms": "30000"})
 	redistest.Eventually(t, 30*time.Second, func() (bool, string) {
 		now := r.known(r.Queue, "g").visibility()
@@ -76,7 +77,8 @@ func TestWhoWaitsIsGivenMessagesByTheSettingsOfNow(t *testing.T) {
 	redistest.Want(t, "time", r.only(answer).Within, 20*time.Second)
 	reply := r.Do("XPENDING", r.Keys.Stream, "g", "-", "+", "1")
 	entry := queuetest.Array(t, queuetest.Array(t, reply)[0])
+	// The entry starts with 10 s of idle time, so that 20 of the 30 s remain.
 	if idle, err := entry[2].AsInt64(); err != nil || idle < 10_000 || idle >= 30_000 {
-		t.Errorf("idle for %d ms at the start, %v: want 10 s, and less than the visibility timeout", idle, err)
+		t.Errorf("idle time %d ms, %v: want at least 10 s, and less than the visibility timeout", idle, err)
 	}
 }
