@@ -15,7 +15,7 @@
 -- Run twice: harmless; the second run answers 0.
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]
 local k = {stream = KEYS[1], due = KEYS[2], wake = KEYS[3], turns = KEYS[4]}
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local of_group = story and ',"group":' .. told_text(group) .. '}'
 -- Everything is known before the first write.
 local bytes = 0

@@ -16,7 +16,7 @@
 -- Run twice: harmless; the second run answers 0.
 local due, payload, meta, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local policy, history, turns, wake = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({payload, 'hash', meta, 'hash', seen, 'zset'})
 if bad then return bad end
 -- Everything is known before the first write.

@@ -1,4 +1,4 @@
--- cancel_retries: removes waiting retries, and redriven letters, of messages from the schedule for good; it works in steps, because no key says which members belong to a message.
+-- cancel_retries: removes waiting retries, and redriven letters, of messages from the schedule for good; it scans the schedule in steps, because no key lists the members of a message.
 -- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -7,18 +7,18 @@
 -- KEYS[5] wake (stream)
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
--- ARGV[1] cursor ('0' at first, then the one of the last reply, on the same connection)
--- ARGV[2] limit (integer, members to look at)
+-- ARGV[1] cursor ('0' at first, then the cursor of the last reply, on the same connection)
+-- ARGV[2] limit (integer, members to scan)
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
--- Complexity: O(limit); it frees 16 MiB, and the members of one step of the scan, at most
--- If a command fails here: nothing can after the checks.
+-- Returns: the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
+-- Complexity: O(limit); it frees at most 16 MiB plus the members of one scan step
+-- If a command fails here: no command can fail after the checks.
 -- Run twice: harmless; the second run finds nothing.
 local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end
@@ -32,7 +32,7 @@ for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
--- Everything is known before the first write.
+-- The retries to remove are known before the first write.
 local reply = {following}
 local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
 local has_turns = turns and found[1] and redis.call('EXISTS', turns) == 1

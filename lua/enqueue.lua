@@ -21,7 +21,7 @@
 local due, payload, meta, stream, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local seen, policy, history, turns = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local token, done, token_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 if not is_call(token, ARGV[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local now = now_ms()
 local before = head(due)

@@ -14,7 +14,7 @@
 -- Run twice: harmless; the second run answers 2, or 0 when it has become a dead letter meanwhile.
 local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local policy, history, turns = KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 

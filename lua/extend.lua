@@ -14,7 +14,7 @@
 -- Run twice: harmless.
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local policy, history = KEYS[3], KEYS[4]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({dead, 'stream'})
 if bad then return bad end
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Faults joins the faults of a part's configuration into the error of its constructor, which begins with the name of
-// the part. Nil faults are left out. Without any fault it returns nil.
+// Faults returns one error for all faults of a component's configuration. Its text begins with part, the component's
+// name. Nil faults are ignored. Without any fault, Faults returns nil.
 func Faults(part string, faults ...error) error {
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("%s: %w", part, err)
@@ -15,7 +15,7 @@ func Faults(part string, faults ...error) error {
 	return nil
 }
 
-// Required refuses a field that is not set.
+// Required returns an error if a field is not set.
 func Required(field string, set bool) error {
 	if !set {
 		return Invalid(field, "nil", "is required")
@@ -23,7 +23,7 @@ func Required(field string, set bool) error {
 	return nil
 }
 
-// AtLeast refuses a value less than the least one.
+// AtLeast returns an error for a value below least.
 func AtLeast[T cmp.Ordered](field string, value, least T) error {
 	if value < least {
 		return Invalid(field, fmt.Sprint(value), "must be at least %v", least)
@@ -31,7 +31,7 @@ func AtLeast[T cmp.Ordered](field string, value, least T) error {
 	return nil
 }
 
-// Between refuses a value less than the least or greater than the greatest one.
+// Between returns an error for a value below least or above most.
 func Between[T cmp.Ordered](field string, value, least, most T) error {
 	if value < least || value > most {
 		return Invalid(field, fmt.Sprint(value), "must be between %v and %v", least, most)

@@ -14,26 +14,26 @@ const (
 	FieldRetryFor    = "retry_for_ms"    // decimal; when set on the message
 	FieldMaxSnoozes  = "max_snoozes"     // decimal; when set on the message
 	FieldMaxCrashes  = "max_crashes"     // decimal; when set on the message
-	FieldKey         = "key"             // string; of the messages with one key, one at a time is in flight
+	FieldKey         = "key"             // string; only one message with this key is in flight at a time
 	HeaderPrefix     = "h:"              // h:<name> is a header, UTF-8
 
 	// FieldHandlerTimeout: decimal ms; how long a handler of the message may take; when set on the message.
 	FieldHandlerTimeout = "handler_timeout_ms"
 
-	// FieldLastTrace: traceparent of the last attempt with one, in the group of the retry or dead letter.
+	// FieldLastTrace: on retries and dead letters, the traceparent of the group's last attempt that had a traceparent.
 	FieldLastTrace = "last_trace"
 
 	// FieldFirstDue: decimal Unix ms; when a retry or dead letter was first due; present if its age is limited.
 	FieldFirstDue = "first_due_ms"
 
 	// FieldOverlap: "skip"; on messages of a recurrence that must not overlap. A group's retry of such a message has a
-	// name that follows from the message's ID.
+	// schedule member that is derived from the message's ID.
 	FieldOverlap = "overlap"
 
 	FieldSnoozes = "snoozes" // decimal; how often a retry was snoozed; absent = never
-	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed, if a reclaim is no failed attempt
+	FieldCrashes = "crashes" // decimal; how often a retry was reclaimed; counted only where max_crashes is set
 
-	FieldGroup  = "group"   // dead letters: the group it failed in; absent when it failed before any group had it
+	FieldGroup  = "group"   // dead letters: the group in which it failed; absent if it failed before any group received it
 	FieldReason = "reason"  // dead letters: one of the Reason constants
 	FieldDead   = "dead_ms" // dead letters: decimal Unix ms
 	FieldEntry  = "entry"   // dead letters: ID of the stream entry that failed
@@ -45,10 +45,10 @@ const (
 const (
 	ReasonMaxAttempts       = "max_attempts"       // the handler failed as often as allowed
 	ReasonMaxSnoozes        = "max_snoozes"        // snoozed more often than allowed
-	ReasonCrashes           = "crashes"            // reclaimed as often as allowed, if a reclaim is no failed attempt
-	ReasonDeadLetter        = "dead_letter"        // the handler asked for it
+	ReasonCrashes           = "crashes"            // reclaimed as often as max_crashes allows
+	ReasonDeadLetter        = "dead_letter"        // the handler dead-lettered the message
 	ReasonRetryFor          = "retry_for"          // too old for its next attempt
-	ReasonHandlerTimeout    = "handler_timeout"    // its last attempt took longer than the handler timeout
+	ReasonHandlerTimeout    = "handler_timeout"    // the last attempt took longer than the handler timeout
 	ReasonVisibilityTimeout = "visibility_timeout" // reclaimed as often as attempts are allowed
 	ReasonExpired           = "expired"            // due, or due again, after its expiry
 	ReasonGroupGone         = "group_gone"         // due for a group that the stream does not have (any more)

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "3693e6dcce32"
+const functionsSource = "beffb6baf62d"
 
 func functionList() []Function {
 	return []Function{
@@ -41,13 +41,13 @@ func functionList() []Function {
 		},
 		{
 			Name:     "duestream_cancel_retries",
-			Does:     "removes waiting retries, and redriven letters, of messages from the schedule for good; it works in steps, because no key says which members belong to a message.",
+			Does:     "removes waiting retries, and redriven letters, of messages from the schedule for good; it scans the schedule in steps, because no key lists the members of a message.",
 			Keys:     []string{"due", "payload", "meta"},
 			More:     []string{"turns", "wake", "policy", "history"},
 			Later:    []string{},
 			Args:     []string{"cursor", "limit", "group"},
 			Each:     []string{"id"},
-			Returns:  "the next cursor ('0' = all were looked at); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)",
+			Returns:  "the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)",
 			AllowOOM: true,
 		},
 		{

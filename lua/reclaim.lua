@@ -37,7 +37,7 @@ local calm, leases, history = KEYS[7], KEYS[10], KEYS[11]
 local group, consumer = ARGV[1], ARGV[4]
 local min_idle, cursor = ARGV[5], ARGV[6]
 local limit, max_bytes, shortest = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
-k.story = story_of(k.policy, history, ARGV)
+k.story = story_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash', k.dead, 'stream', calm, 'hash'}) or wrong_group(group)
 if bad then return bad end
 if not read_limits(k, ARGV[2]) then return redis.error_reply('ERR max_attempts does not parse') end

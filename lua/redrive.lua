@@ -16,7 +16,7 @@
 -- Run twice: harmless; the second run answers 0, or for a moved letter 1, while that is scheduled.
 local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local policy, history = KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
 local groups, refused

@@ -17,7 +17,7 @@
 -- Run twice: harmless; the second run finds none, or goes on.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local name, gone, remember = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash'})
 if bad then return bad end

@@ -15,7 +15,7 @@
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
 local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 if not is_time(ARGV[2]) then return redis.error_reply('ERR when does not parse: ' .. ARGV[2]) end
 
 redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others

@@ -18,7 +18,7 @@
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.
 local due, wake = KEYS[1], KEYS[2]
 local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end

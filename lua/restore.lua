@@ -13,7 +13,7 @@
 -- Run twice: harmless within the window, and for longer if a letter has kept its entry ID.
 local dead, seen = KEYS[1], KEYS[2]
 local policy, history = KEYS[3], KEYS[4]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local window_ms = tonumber(ARGV[1])
 local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end

@@ -26,7 +26,7 @@ local k = {
   delays = delay_list(ARGV[3]), tails = {},
 }
 local history, group = KEYS[9], ARGV[1]
-k.story = story_of(k.policy, history, ARGV)
+k.story = story_of(k.policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({k.payload, 'hash', k.meta, 'hash'}) or wrong_group(group)
 if bad then return bad end
 local args = ARGV

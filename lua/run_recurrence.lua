@@ -11,15 +11,15 @@
 -- ARGV[1] name (string)
 -- ARGV[2] body (bytes, payload of the message; '' = none)
 -- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
--- ARGV[4] alone (integer, 1 = messages planned for later are taken back, to be planned anew when this one is done)
+-- ARGV[4] alone (integer, 1 = messages planned for later are taken back, to be planned anew when this message is done)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because the messages taken back came to 16 MiB: send it again), id (string)
--- Complexity: O(log n), n = scheduled messages; it takes back 16 MiB and one message more at most
+-- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because the messages taken back came to 16 MiB: call again), id (string)
+-- Complexity: O(log n), n = scheduled messages; it takes back at most 16 MiB plus one message
 -- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal the message is scheduled and not in the plan.
 -- Run twice: another message is scheduled.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
@@ -35,13 +35,13 @@ repeat -- each run in one millisecond gets its own name
 until newest ~= run and not redis.call('ZSCORE', due, id)
 local head_before = head(due)
 local revision = next_revision(planned)
-local back, more = {}, false
+local back, must_repeat = {}, false -- must_repeat: messages are left to take back, so nothing is scheduled yet
 if plan.version then
-  if alone then back, more = split_plan(due, payload, meta, name, plan, now) end
-  if not more then plan.recent[#plan.recent + 1] = run end
+  if alone then back, must_repeat = split_plan(due, payload, meta, name, plan, now) end
+  if not must_repeat then plan.recent[#plan.recent + 1] = run end
 end
 -- Everything is known before the first write.
-if not more then
+if not must_repeat then
   if body ~= '' then redis.call('HSET', payload, id, body) end
   if fields ~= '' then redis.call('HSET', meta, id, fields) end
   redis.call('ZADD', due, digits(now), id)
@@ -52,6 +52,6 @@ if plan.version then
   take_back(due, payload, meta, back, story)
 end
 if story then pcall(tell, story) end
-if more then return {LATER, ''} end
+if must_repeat then return {LATER, ''} end
 wake_if_earlier(wake, head_before, now)
 return {now, id}

@@ -36,8 +36,8 @@ func Place(key string, due float64, member string) string {
 
 // ParsePlace parses a member of the sorted set turns. It returns the member of the schedule that waits there, and its
 // due time, Unix ms. ok is false for a message in flight.
-func ParsePlace(note string) (member string, due float64, ok bool) {
-	parts := strings.SplitN(note, Separator, 4)
+func ParsePlace(place string) (member string, due float64, ok bool) {
+	parts := strings.SplitN(place, Separator, 4)
 	if len(parts) < 4 || parts[1] != "wait" {
 		return "", 0, false
 	}
@@ -45,12 +45,13 @@ func ParsePlace(note string) (member string, due float64, ok bool) {
 	return parts[3], due, err == nil
 }
 
-// TurnsPassed is the result of one PassTurns, and where the next one goes on. A round is complete when Cursor is "",
-// Rank 0, or Place "".
+// TurnsPassed is the result of one PassTurns, and where the next call continues. The call scans three lists, each with a
+// position of its own: keys, waiting members, and places in line. A scan is complete when Cursor is "", Rank is 0, or
+// Place is "".
 type TurnsPassed struct {
-	Cursor  string // the last key that was looked at
-	Rank    int    // how many waiting members were looked at
-	Place   string // the last place in line that was looked at
+	Cursor  string // the last key that was examined
+	Rank    int    // how many waiting members were examined
+	Place   string // the last place in line that was examined
 	Freed   int    // entries and retries that held a key, and are gone
 	Moved   int    // waiting messages that became due
 	Cleared int    // places removed, because no message waits there
@@ -59,9 +60,10 @@ type TurnsPassed struct {
 var passTurnsScript = load("pass_turns", []string{"stream", "due", "meta", "wake", "turns"},
 	[]string{"cursor", "rank", "limit", "place"}, nil)
 
-// PassTurns looks at limit keys of messages, from where an earlier call ended. If the message that held a key is gone,
-// or every group has acknowledged it, the key's next message becomes due. Ack and Retry do so by themselves. It also
-// removes the places in line of messages that were cancelled, or moved, by plain commands.
+// PassTurns examines up to limit message keys, waiting members, and places in line, from where an earlier call ended. If
+// the message that held a key is gone, or every group has acknowledged it, the key's next message becomes due. Ack and
+// Retry also make the next message due, so this matters only where a worker calls neither. PassTurns also removes the
+// places in line of messages that were cancelled, or moved, by plain commands.
 func PassTurns(ctx context.Context, c rueidis.Client, k Keys, from TurnsPassed, limit int) (TurnsPassed, error) {
 	reply, err := passTurnsScript.list(ctx, c, []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns},
 		[]string{from.Cursor, strconv.Itoa(from.Rank), strconv.Itoa(limit), from.Place}, 6)

@@ -318,7 +318,7 @@ end
 local function main()
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]
 local k = {stream = KEYS[1], due = KEYS[2], wake = KEYS[3], turns = KEYS[4]}
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local of_group = story and ',"group":' .. told_text(group) .. '}'
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('XACK', KEYS[1], '0', '0') and {'XACK', KEYS[1]}

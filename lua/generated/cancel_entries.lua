@@ -256,7 +256,7 @@ end
 local function main()
 local stream, due, seen, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local cursor, last, limit, group = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local bad = wrong_type({stream, 'stream', due, 'zset', seen, 'zset', turns, 'zset'})
 if bad then return bad end

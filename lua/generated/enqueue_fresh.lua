@@ -133,7 +133,7 @@ local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[
 local token, done, token_ms, described = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local args = ARGV
 local policy, history = KEYS[6], KEYS[7]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 if not is_call(token, args[3]) then return redis.error_reply('ERR token or token_ms does not parse') end
 local parses = #args >= 6 and #args % 2 == 0
 for first = 5, #args, 1000 do

@@ -245,7 +245,7 @@ local lacks = may and (not may('XDEL', KEYS[3], '0') and {'XDEL', KEYS[3]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script expire may need; nothing was changed') end end
 local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local policy, history, turns = KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({due, 'zset', meta, 'hash', wake, 'stream'})
 if bad then return bad end
 redis.call('XDEL', wake, '0-0') -- removes nothing; after this write a full server accepts the others

@@ -215,7 +215,7 @@ end
 local function main()
 local stream, dead, group, consumer = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
 local policy, history = KEYS[3], KEYS[4]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({dead, 'stream'})
 if bad then return bad end
 redis.call('XACK', stream, group, '0-0') -- acknowledges nothing; after this write a full server accepts the others

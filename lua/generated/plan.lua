@@ -153,7 +153,7 @@ end
 local function main()
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local name, before, spans, body, fields = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end

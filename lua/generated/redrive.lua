@@ -293,7 +293,7 @@ local lacks = may and (not may('XDEL', KEYS[1], '0') and {'XDEL', KEYS[1]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script redrive may need; nothing was changed') end end
 local dead, due, payload, meta, wake, stream = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local policy, history = KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local bad = wrong_type({dead, 'stream', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream', stream, 'stream'})
 if bad then return bad end
 local groups, refused

@@ -226,7 +226,7 @@ local lacks = may and (not may('XDEL', KEYS[2], '0') and {'XDEL', KEYS[2]}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script reschedule_retries may need; nothing was changed') end end
 local due, wake = KEYS[1], KEYS[2]
 local policy, history, meta, turns = KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local cursor, limit, group = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local bad = wrong_type({due, 'zset', wake, 'stream'})
 if bad then return bad end

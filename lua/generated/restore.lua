@@ -134,7 +134,7 @@ local lacks = may and (not may('TIME') and {'TIME', ''}
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script restore may need; nothing was changed') end end
 local dead, seen = KEYS[1], KEYS[2]
 local policy, history = KEYS[3], KEYS[4]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local window_ms = tonumber(ARGV[1])
 local bad = wrong_type({dead, 'stream', seen, 'zset'})
 if bad then return bad end

@@ -183,7 +183,7 @@ end
 local function main()
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]
-local story = story_of(policy, history, ARGV)
+local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
 local name, body, fields, alone = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
 local bad = wrong_type({recurring, 'hash', planned, 'hash', due, 'zset', payload, 'hash', meta, 'hash', wake, 'stream'})
 if bad then return bad end
@@ -199,10 +199,10 @@ repeat -- each run in one millisecond gets its own name
 until newest ~= run and not redis.call('ZSCORE', due, id)
 local head_before = head(due)
 local revision = next_revision(planned)
-local back, more = {}, false
+local back, must_repeat = {}, false -- must_repeat: messages are left to take back, so nothing is scheduled yet
 if plan.version then
-  if alone then back, more = split_plan(due, payload, meta, name, plan, now) end
-  if not more then plan.recent[#plan.recent + 1] = run end
+  if alone then back, must_repeat = split_plan(due, payload, meta, name, plan, now) end
+  if not must_repeat then plan.recent[#plan.recent + 1] = run end
 end
 do local may = redis.acl_check_cmd
 local lacks = may and (not may('HSET', KEYS[4], '0', '0') and {'HSET', KEYS[4]}
@@ -215,7 +215,7 @@ local lacks = may and (not may('HSET', KEYS[4], '0', '0') and {'HSET', KEYS[4]}
   or not may('HDEL', KEYS[4], '0') and {'HDEL', KEYS[4]}
   or not may('HDEL', KEYS[5], '0') and {'HDEL', KEYS[5]})
 if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script run_recurrence may need; nothing was changed') end end
-if not more then
+if not must_repeat then
   if body ~= '' then redis.call('HSET', payload, id, body) end
   if fields ~= '' then redis.call('HSET', meta, id, fields) end
   redis.call('ZADD', due, digits(now), id)
@@ -226,7 +226,7 @@ if plan.version then
   take_back(due, payload, meta, back, story)
 end
 if story then pcall(tell, story) end
-if more then return {LATER, ''} end
+if must_repeat then return {LATER, ''} end
 wake_if_earlier(wake, head_before, now)
 return {now, id}
 end
