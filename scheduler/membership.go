@@ -27,9 +27,9 @@ type membership struct {
 	timeout time.Duration
 	state   loop.Reporter
 	tell    observe.Series // nil = no observer
-	// joined is called after each good heartbeat. back: it is the first one, or the first after an error, a gap or a
-	// step of the clock.
-	joined func(ctx context.Context, live []string, back bool)
+	// joined is called after each good heartbeat. fresh: it is the first heartbeat, or the first after an error, a gap or
+	// a step of the clock.
+	joined func(ctx context.Context, live []string, fresh bool)
 
 	// Of the heartbeat's goroutine.
 	last     heartbeat

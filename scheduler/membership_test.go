@@ -38,7 +38,7 @@ func TestAssignmentIsStableAndEven(t *testing.T) {
 		}
 	}
 	if moved != count["01D"] {
-		t.Errorf("%d queues moved, the one that went had %d", moved, count["01D"])
+		t.Errorf("%d queues moved, the bridge that left had %d", moved, count["01D"])
 	}
 	// Schedulers of different versions must agree on this value.
 	if got := weight("01A", "emails"); got != wantWeight {
@@ -62,7 +62,7 @@ func TestOwnerKnowsItselfInAnySubset(t *testing.T) {
 		all := owner(live, queue)
 		for from := 0; from < len(live); from += 300 {
 			if got := owner(append(slices.Clone(live[from:from+300]), all), queue); got != all {
-				t.Fatalf("%s: %s owns it among all, and thinks that %s does", queue, all, got)
+				t.Fatalf("%s: %s is the owner among all bridges, but names %s in a subset", queue, all, got)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func TestGapOrJump(t *testing.T) {
 	t.Parallel()
 	at, server := time.Now(), time.UnixMilli(1_900_000_000_000)
 	for name, c := range map[string]struct {
-		after, took, clock time.Duration // sent after; time until the reply; step of the server's clock
+		after, took, clock time.Duration // sent after; time until the reply; advance of the server's clock
 		want               bool
 	}{
 		"as usual":                 {time.Second, time.Millisecond, time.Second, false},
@@ -103,9 +103,9 @@ func TestMembershipIgnoresHeartbeatsOfTheFuture(t *testing.T) {
 		queuetest.Do(t, c, "ZADD", lua.NewGlobals(prefix).Bridges, fmt.Sprint(now+3_600_000), "future", fmt.Sprint(now-10_000),
 			"past", fmt.Sprint(now+1000), fast, "-inf", "odd")
 		var live []string
-		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, back bool) {
-			if !back {
-				t.Error("the first heartbeat is not told as such")
+		m := newMembership(Config{Client: c, Prefix: prefix}.withDefaults(), func(_ context.Context, l []string, fresh bool) {
+			if !fresh {
+				t.Error("the first heartbeat is not reported as the first")
 			}
 			live = l
 		})
@@ -191,7 +191,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 				_ = c.Do(t.Context(), c.B().Arbitrary("CLIENT", "KILL", "ID", id).Build()).Error() // it may have gone
 			}
 		}
-		return b.log.count("wait for tokens is failing") > 0, "nobody noticed"
+		return b.log.count("wait for tokens is failing") > 0, "the broken connection is not logged"
 	})
 	beats(2)
 
@@ -201,7 +201,7 @@ func TestOutageKeepsTheAssignment(t *testing.T) {
 	if !b.owns(queue) {
 		t.Error("the queue was given up in an outage")
 	}
-	// It waits, and does not hang: a supervisor must not restart it.
+	// The bridge's loop keeps turning, so it does not look hung, and a supervisor does not restart it.
 	for range 2 {
 		turned := b.Status().Turned
 		redistest.Eventually(t, 10*time.Second, func() (bool, string) {
@@ -234,7 +234,7 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 	})
 	redistest.Eventually(t, 5*time.Second, func() (bool, string) {
 		return b.log.count("heartbeat is failing") == 1,
-			"nobody said so"
+			"the failing heartbeat is not logged"
 	})
 	if b.healthy() {
 		t.Error("healthy without a server")
@@ -250,8 +250,8 @@ func TestRunStartsWithoutAServer(t *testing.T) {
 	}
 }
 
-// Few of many bridges stand by for a queue, and its owner is none of them.
-func TestFewAreNextToOwnAQueue(t *testing.T) {
+// Each bridge has a rank of its own for a queue, and the owner has rank 0.
+func TestRanksAreDistinct(t *testing.T) {
 	var live []string
 	for i := range 20 {
 		live = append(live, fmt.Sprint("bridge-", i))

@@ -301,11 +301,11 @@ func (s *Scheduler) register(ctx context.Context, queues map[string]lua.Counts) 
 }
 
 // joined handles each good heartbeat. After an outage everything that backs off is retried at once.
-func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
+func (s *Scheduler) joined(ctx context.Context, live []string, fresh bool) {
 	s.mu.Lock()
 	changed := !slices.Equal(s.live, live)
 	s.live = live
-	if back {
+	if fresh {
 		for _, loop := range s.owned {
 			loop.retry()
 		}
@@ -314,7 +314,7 @@ func (s *Scheduler) joined(ctx context.Context, live []string, back bool) {
 	if changed {
 		s.assign(ctx)
 	}
-	if back {
+	if fresh {
 		loop.Poke(s.registry)
 		loop.Poke(s.survey)
 		loop.Poke(s.discover)
