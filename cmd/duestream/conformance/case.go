@@ -55,9 +55,9 @@ var lasting = []string{
 	"stop-in-work", "killed-after-extending", "poison", "ack-after-work", "killed", "entries-of-others", "server-restart",
 }
 
-// beginning returns the indices of cases in the order of their start. Long and short cases take turns, so that the
+// startOrder returns the indices of cases in the order of their start. Long and short cases take turns, so that the
 // first result comes soon and the run does not end with one long case alone.
-func beginning(cases []Case) (all []int) {
+func startOrder(cases []Case) (all []int) {
 	var long, short []int
 	for i, c := range cases {
 		if slices.Contains(lasting, c.Name) {

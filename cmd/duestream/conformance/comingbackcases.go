@@ -21,7 +21,7 @@ var comingBackCases = []Case{
 			one := t.served("one")
 			messages := several(4, "held", "slow 1000")
 			t.schedule(messages...)
-			victim := t.awaitBegunOne(messages)
+			victim := t.awaitAnyBegun(messages)
 			one.kill()
 			t.worker("one")
 			during("after SIGKILL of the worker, and its start under the same name", func() {

@@ -107,7 +107,7 @@ var completeCases = []Case{
 				}
 			}
 			t.schedule(messages...)
-			t.awaitBegunOne(messages)
+			t.awaitAnyBegun(messages)
 			t.stop(one)
 			t.exited(one, stopWithin)
 			if held := t.pending(t.group, ""); len(held) > 0 {

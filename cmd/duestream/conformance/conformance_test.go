@@ -255,7 +255,7 @@ func TestDocumentsNameWhatIsThere(t *testing.T) {
 func TestLongCasesBeginFirst(t *testing.T) {
 	for _, kind := range []Kind{Worker, Producer} {
 		cases := Cases(kind, Complete)
-		begin := beginning(cases)
+		begin := startOrder(cases)
 		if len(begin) != len(cases) || cases[begin[0]].Name != "outage" || slices.Contains(lasting, cases[begin[1]].Name) ||
 			!slices.Contains(lasting, cases[begin[2]].Name) {
 			t.Errorf("%v", begin)
@@ -274,7 +274,7 @@ func TestLongCasesBeginFirst(t *testing.T) {
 			t.Errorf("there is no case %s", name)
 		}
 	}
-	if begin := beginning(Cases(Worker, Complete)[:1]); len(begin) != 1 {
+	if begin := startOrder(Cases(Worker, Complete)[:1]); len(begin) != 1 {
 		t.Error(begin)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	wireBytes = 512 << 20 // longest string, as in Redis
-	wireItems = 1 << 20   // longest array
+	wireBytes = 512 << 20 // longest string, as in Redis; most items of a reply
+	wireItems = 1 << 20   // most arguments of a request
 )
 
 var errNotRESP = errors.New("this is not the protocol of Redis")
@@ -117,7 +117,8 @@ func (w *wire) reply() (v value, err error) {
 	if err != nil || n > wireBytes {
 		return v, fmt.Errorf("%w: %q", errNotRESP, line)
 	}
-	if v.text = ""; n < 0 {
+	v.text = "" // it was the length
+	if n < 0 {
 		v.null = true
 		return v, nil
 	}

@@ -31,7 +31,7 @@ type Config struct {
 
 	Stderr io.Writer           // receives the programs' standard error; nil = discard
 	Done   func(Result)        // called with each finished case, one at a time; nil = nothing
-	Step   func(done, all int) // called when a case begins or ends, one at a time; nil = nothing
+	Step   func(done, all int) // called after each finished case, one at a time; nil = nothing
 }
 
 // Defaults and limits of Config.
@@ -45,9 +45,9 @@ const (
 	MaxVisibility = time.Minute
 )
 
-const casePatience = 4 // longest duration of a case, as a multiple of the patience
+const casePatience = 4 // casePatience times patience() is the longest duration of a case
 
-// patience returns how long to wait for an event. The longest work takes three visibility timeouts.
+// patience returns how long to wait for an event. The longest work takes three visibility timeouts; one more is a reserve.
 func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
 
 // policy has short retry delays, so that retries come soon.
@@ -70,22 +70,22 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		Unwatched: shared.untapped, Asked: cfg.Level, Partial: cfg.Partial, Cases: make([]Result, len(cfg.Cases)),
 	}
 	var running sync.WaitGroup
-	var told sync.Mutex
-	free := make(chan struct{}, max(1, cfg.Parallel))
+	var reporting sync.Mutex
+	slots := make(chan struct{}, max(1, cfg.Parallel))
 	done := 0
-	for _, i := range beginning(cfg.Cases) {
+	for _, i := range startOrder(cfg.Cases) {
 		select {
-		case free <- struct{}{}:
+		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
 			break
 		}
 		running.Go(func() {
-			defer func() { <-free }()
+			defer func() { <-slots }()
 			result := try(ctx, &cfg, shared, cfg.Cases[i])
-			told.Lock()
-			defer told.Unlock()
+			reporting.Lock()
+			defer reporting.Unlock()
 			report.Cases[i] = result
 			done++
 			if ctx.Err() == nil && cfg.Done != nil {
@@ -119,7 +119,8 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	if on != shared {
 		defer func() {
 			err := on.end()
-			if err != nil && on.server == nil && result.State == Passed { // its directory is temporary
+			// A server of the case's own is deleted with its directory, so a failed clean-up there does not matter.
+			if err != nil && on.server == nil && result.State == Passed {
 				result.State, result.Seen = Failed, err.Error()
 			}
 		}()
@@ -128,12 +129,13 @@ func try(ctx context.Context, cfg *Config, shared *rig, c Case) (result Result) 
 	defer cancel()
 	t := newTrial(ctx, cfg, on, c)
 	err = attempt(func() { c.run(t) })
-	broke := t.end()
+	// A rule that the program broke, or a line that does not parse, came before err and explains it best.
+	cause := t.end()
 	if misprint := t.misprint(); misprint != nil {
-		broke = misprint
+		cause = misprint
 	}
-	if broke != nil && !errors.As(err, new(*notTried)) {
-		err = broke // the first fault explains the later ones best
+	if cause != nil && !errors.As(err, new(*notTried)) {
+		err = cause
 	}
 	result.Notes, result.Millis = t.notes, time.Since(began).Milliseconds()
 	var untried *notTried

@@ -15,7 +15,7 @@ var stoppingCases = []Case{
 			one := t.served("one")
 			messages := several(12, "m", "slow 300")
 			t.schedule(messages...)
-			t.awaitBegunOne(messages)
+			t.awaitAnyBegun(messages)
 			t.stop(one)
 			t.exited(one, stopWithin)
 			begun := map[string]bool{}

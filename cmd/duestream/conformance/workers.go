@@ -181,8 +181,9 @@ func (t *trial) awaitBegun(limit time.Duration, id string, n int) begun {
 	return t.begunOf(id)[n-1]
 }
 
-// awaitBegunOne waits until one of the messages was begun, and returns the ID of the last begun one in the list.
-func (t *trial) awaitBegunOne(messages []message) (id string) {
+// awaitAnyBegun waits until any of the messages was begun. It returns the ID of the begun message that is last in the
+// list.
+func (t *trial) awaitAnyBegun(messages []message) (id string) {
 	t.await(0, func() string {
 		for _, m := range messages {
 			if len(t.begunOf(m.id)) > 0 {
