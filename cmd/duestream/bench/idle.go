@@ -13,13 +13,14 @@ import (
 	"github.com/duestream/duestream/lua"
 )
 
-// IdleConfig configures Idle. Dial is required. Rounds is 1 by default. Only Backlog schedules messages.
+// IdleConfig configures Idle. Dial is required. Rounds is 1 by default. Idle schedules no messages, except those of
+// Config.Backlog.
 type IdleConfig struct {
 	Config
 	Queues   int           // with one group each; default 1,000
 	Bridges  int           // each with connections of its own; default 4
 	Duration time.Duration // of each measurement; default 15s
-	// Dial makes a bridge's connection: as Redis was made, with further options.
+	// Dial opens a connection for one bridge, in the same way as Config.Redis was opened, plus the given options.
 	Dial func(ctx context.Context, with ...func(*rueidis.ClientOption)) (*bridge.Redis, error)
 }
 
@@ -39,7 +40,7 @@ func Idle(ctx context.Context, cfg IdleConfig) (Result, error) {
 	}
 	return on(ctx, cfg.Config, func(ctx context.Context, r *rig) (Result, error) {
 		i := &idle{rig: r, cfg: cfg}
-		if err := i.queues(ctx); err != nil {
+		if err := i.createQueues(ctx); err != nil {
 			return Result{}, err
 		}
 		each, most := lower("idle_requests_per_bridge", "req/s"), lower("idle_requests_busiest_bridge", "req/s")
@@ -60,24 +61,25 @@ type idle struct {
 	cfg IdleConfig
 }
 
-func (i *idle) queues(ctx context.Context) error {
+// createQueues registers the queues, and creates a group in each.
+func (i *idle) createQueues(ctx context.Context) error {
 	for n := range i.cfg.Queues {
-		i.more = append(i.more, i.Queue+"-"+strconv.Itoa(n))
+		i.queueNames = append(i.queueNames, i.Queue+"-"+strconv.Itoa(n))
 	}
-	if _, err := lua.Register(ctx, i.c, lua.NewGlobals(i.Prefix), i.more); err != nil {
+	if _, err := lua.Register(ctx, i.c, lua.NewGlobals(i.Prefix), i.queueNames); err != nil {
 		return err
 	}
-	for n, name := range i.more {
+	for n, name := range i.queueNames {
 		if _, err := bridge.CreateGroup(ctx, i.Redis, i.Prefix, name, group); err != nil {
 			return err
 		}
-		i.Progress("queues", n, len(i.more))
+		i.Progress("queues", n, len(i.queueNames))
 	}
 	return nil
 }
 
 func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err error) {
-	empty, err := i.share(ctx, i.cfg.Duration/3)
+	empty, err := i.measureCPU(ctx, i.cfg.Duration/3)
 	if err != nil {
 		return err
 	}
@@ -107,19 +109,19 @@ func (i *idle) round(ctx context.Context, each, most, cpu, without *series) (err
 		return err
 	}
 	before := sent(wires)
-	share, err := i.share(ctx, i.cfg.Duration)
+	used, err := i.measureCPU(ctx, i.cfg.Duration)
 	if err != nil {
 		return err
 	}
 	total, busiest := 0.0, 0.0
-	for n, now := range sent(wires) {
-		rate := float64(now-before[n]) / i.cfg.Duration.Seconds()
+	for n, after := range sent(wires) {
+		rate := float64(after-before[n]) / i.cfg.Duration.Seconds()
 		total, busiest = total+rate, max(busiest, rate)
 	}
 	each.add(total / float64(len(wires)))
 	most.add(busiest)
-	if share >= 0 {
-		cpu.add(share)
+	if used >= 0 {
+		cpu.add(used)
 		without.add(empty)
 	}
 	return nil
@@ -131,24 +133,24 @@ func (i *idle) settle(ctx context.Context, bridges []*bridge.Bridge, wires []wir
 		owned := 0
 		for _, b := range bridges {
 			s := b.Status()
-			if s.Queues < len(i.more) || len(s.Live) < len(bridges) {
+			if s.Queues < len(i.queueNames) || len(s.Live) < len(bridges) {
 				return false, nil
 			}
 			owned += s.Owned
 		}
-		return owned >= len(i.more), nil
+		return owned >= len(i.queueNames), nil
 	})
 	const slice = 2 * time.Second
-	for last := int64(1 << 62); err == nil; {
+	for previous := int64(1 << 62); err == nil; {
 		before := sum(sent(wires))
 		if err = pause(ctx, slice); err != nil {
 			break
 		}
-		now := sum(sent(wires)) - before
-		if now >= last-last/10 {
+		requests := sum(sent(wires)) - before
+		if requests >= previous-previous/10 {
 			return nil
 		}
-		last = now
+		previous = requests
 	}
 	return err
 }
@@ -168,10 +170,12 @@ func sum(counts []int64) (total int64) {
 	return total
 }
 
-// share returns the CPU use of all servers in percent of a core; -1 if they do not report it.
-func (i *idle) share(ctx context.Context, window time.Duration) (float64, error) {
-	before, begin, err := i.cpu(ctx), time.Now(), error(nil)
-	if err = pause(ctx, window); err != nil {
+// measureCPU waits for window, and returns the CPU use of all servers during window, in percent of a core; -1 if they do
+// not report their CPU time.
+func (i *idle) measureCPU(ctx context.Context, window time.Duration) (float64, error) {
+	before := i.cpu(ctx)
+	begin := time.Now()
+	if err := pause(ctx, window); err != nil {
 		return 0, err
 	}
 	if after := i.cpu(ctx); before > 0 && after > 0 {

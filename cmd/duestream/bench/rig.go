@@ -26,11 +26,11 @@ const (
 // rig is the queue that a scenario works on.
 type rig struct {
 	Config
-	c       rueidis.Client
-	keys    lua.Keys
-	client  *bridge.Client
-	payload []byte
-	more    []string // further queues to remove at the end
+	c          rueidis.Client
+	keys       lua.Keys
+	client     *bridge.Client
+	payload    []byte
+	queueNames []string // further queues, removed at the end
 }
 
 // on runs a scenario on a rig: it checks the configuration, schedules the backlog, and always cleans up at the end.
@@ -47,7 +47,8 @@ func on(ctx context.Context, cfg Config, scenario func(context.Context, *rig) (R
 			err = ctx.Err() // whatever error the end of ctx caused
 		}
 		_ = r.client.Close() // before the clean-up, because it may write until then
-		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, append(r.more, cfg.Queue)...))
+		queues := append(r.queueNames, cfg.Queue)
+		err = errors.Join(err, Remove(context.WithoutCancel(ctx), cfg.Redis, cfg.Prefix, queues...))
 	}()
 	if err := r.backlog(ctx); err != nil {
 		return Result{}, err
