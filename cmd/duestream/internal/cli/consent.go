@@ -17,7 +17,8 @@ import (
 // asked. Without a terminal, only --yes agrees.
 type Consent struct{ Yes bool }
 
-// AskConsent marks a command that can delete data its arguments do not name one by one, and gives it --yes.
+// AskConsent marks a command that can delete data its arguments do not name one by one, and gives it --yes. Nothing is
+// asked yet: Ask does that.
 func AskConsent(cmd *cobra.Command) *Consent {
 	c := &Consent{}
 	cmd.Flags().BoolVarP(&c.Yes, "yes", "y", false, "delete without asking")
@@ -28,14 +29,14 @@ func AskConsent(cmd *cobra.Command) *Consent {
 	return c
 }
 
-// Possible fails, before Redis is touched, without --yes and without a terminal to ask at. The error says what the
-// command would delete.
-func (c *Consent) Possible(a *App, what string) error {
+// Possible returns nil if --yes was given, or if there is a terminal to ask at. Commands call it before they touch
+// Redis. The error names data, which the command would delete.
+func (c *Consent) Possible(a *App, data string) error {
 	if c.Yes || term.IsTerminal(a.In) && term.IsTerminal(a.Err) {
 		return nil
 	}
-	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. If "+
-		"that is what you want, add --yes", what)
+	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. To "+
+		"delete without being asked, add --yes", data)
 }
 
 // Ask asks the user, unless --yes was given. Its error says that nothing was deleted.
@@ -43,12 +44,12 @@ func (c *Consent) Ask(ctx context.Context, a *App, question string) error {
 	if c.Yes {
 		return nil
 	}
-	if err := c.Possible(a, "something"); err != nil { // a command that forgot to call possible must delete nothing
+	if err := c.Possible(a, "something"); err != nil { // a command that forgot to call Possible must delete nothing
 		return err
 	}
 	answered := make(chan bool, 1)
 	fmt.Fprint(a.Err, question+" [y/N] ")
-	go func() { answered <- confirm(a.In, io.Discard, "") }()
+	go func() { answered <- readYes(a.In) }()
 	select {
 	case <-ctx.Done(): // Ctrl-C counts as no; the reader of standard input stays until exit
 		fmt.Fprintln(a.Err)
@@ -61,9 +62,8 @@ func (c *Consent) Ask(ctx context.Context, a *App, question string) error {
 	}
 }
 
-// confirm prints the question, and reports whether the answer is yes.
-func confirm(in io.Reader, out io.Writer, question string) bool {
-	fmt.Fprint(out, question)
+// readYes reads a line, and reports whether it is y or yes.
+func readYes(in io.Reader) bool {
 	answer, _ := bufio.NewReader(in).ReadString('\n')
 	answer = strings.ToLower(strings.TrimSpace(answer))
 	return answer == "y" || answer == "yes"

@@ -9,22 +9,22 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
-// effects says for every command what it may do to data in Redis. "asks" marks commands that can delete data they do
-// not name one by one, followed by arguments with which they would.
+// effects says for every command what it may do to data in Redis. "asks" marks a command that can delete data not listed
+// one by one in its arguments. The words after it are arguments with which the command deletes such data.
 var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
-	"duestream schedule": "adds", "duestream cancel": "named", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
+	"duestream schedule": "adds", "duestream cancel": "deletes what it names", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
 	"duestream bulk reschedule": "moves", "duestream bulk expire": "moves", "duestream show": "reads", "duestream work": "moves",
 	"duestream stats": "reads", "duestream top": "reads", "duestream find": "reads", "duestream story": "reads", "duestream peek": "reads", "duestream pending": "reads",
 	"duestream consumers": "reads", "duestream dead": "reads", "duestream dead list": "reads", "duestream dead show": "reads",
 	"duestream dead redrive": "moves", "duestream dead edit": "moves", "duestream dead purge": "asks q --all",
 	"duestream queue": "reads", "duestream queue show": "reads", "duestream queue set": "sets", "duestream queue delete": "asks q --force", "duestream queue partitions": "sets", "duestream queue rollback": "moves",
 	"duestream recur": "reads", "duestream recur add": "sets", "duestream recur list": "reads", "duestream recur show": "reads",
-	"duestream recur pause": "sets", "duestream recur resume": "sets", "duestream recur run": "adds", "duestream recur rm": "named",
+	"duestream recur pause": "sets", "duestream recur resume": "sets", "duestream recur run": "adds", "duestream recur rm": "deletes what it names",
 	"duestream recur apply": "sets",
-	"duestream push":        "reads", "duestream push add": "sets", "duestream push list": "reads", "duestream push rm": "named",
+	"duestream push":        "reads", "duestream push add": "sets", "duestream push list": "reads", "duestream push rm": "deletes what it names",
 	"duestream push rotate": "sets", "duestream push run": "moves",
-	"duestream token": "reads", "duestream token add": "sets", "duestream token list": "reads", "duestream token rm": "named",
+	"duestream token": "reads", "duestream token add": "sets", "duestream token list": "reads", "duestream token rm": "deletes what it names",
 	"duestream gateway": "serves",
 	"duestream pause":   "sets", "duestream resume": "sets", "duestream export": "reads", "duestream import": "adds",
 	"duestream migrate": "reads", "duestream migrate lmstfy": "adds",
@@ -51,8 +51,9 @@ func TestNothingIsDestroyedWithoutConsent(t *testing.T) {
 			continue
 		}
 		asks := effect[0] == "asks"
-		if marked := cmd.Annotations["destroys"] != ""; marked != asks || asks != (cmd.Flags().Lookup("yes") != nil) {
-			t.Errorf("%s: listed as asking: %t, marked as destroying: %t", name, asks, marked)
+		marked, hasYes := cmd.Annotations["destroys"] != "", cmd.Flags().Lookup("yes") != nil
+		if marked != asks || hasYes != asks {
+			t.Errorf("%s: listed as asking: %t, marked as destroying: %t, has --yes: %t", name, asks, marked, hasYes)
 		}
 		if !asks {
 			continue

@@ -28,7 +28,7 @@ they are, and asks; elsewhere they need --yes. Try --dry-run first.`,
 	}
 	s.flags(cmd)
 	agreed := cli.AskConsent(cmd)
-	asks := func(args []string) bool { return len(args) == 1 && !s.dryRun }
+	asks := func(args []string) bool { return len(args) == 1 && !s.dryRunFlag }
 	return a.WithKnownQueues(cmd, func(args []string) error {
 		if err := s.check(args[1:]); err != nil || !asks(args) {
 			return err
@@ -55,7 +55,7 @@ func purge(ctx context.Context, a *cli.App, op *admin.Admin, queue string, names
 	var first firstLetters
 	var err error
 	bar := term.NewProgress(a.Err, "letters")
-	if s.dryRun {
+	if s.dryRunFlag {
 		purged, err = wouldPurge(ctx, a, letters, queue, names, s, first.add)
 	} else if len(names) > 0 {
 		purged, err = letters.Purge(ctx, queue, names)
@@ -78,9 +78,9 @@ func purge(ctx context.Context, a *cli.App, op *admin.Admin, queue string, names
 		Purged int          `json:"purged"`
 		DryRun bool         `json:"dry_run"`
 		First  firstLetters `json:"first,omitempty"`
-	}{purged, s.dryRun, first}
+	}{purged, s.dryRunFlag, first}
 	printed := a.Print(value, func() {
-		fmt.Fprintf(a.Out, "%s %s\n", output.Done("purged", s.dryRun), human.Thousands(purged))
+		fmt.Fprintf(a.Out, "%s %s\n", output.Done("purged", s.dryRunFlag), human.Thousands(purged))
 		listFirst(a, first, purged)
 	})
 	sayStopped(a, err)

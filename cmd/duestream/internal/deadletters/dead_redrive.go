@@ -47,8 +47,8 @@ goes on with the rest.`,
 		"replace the headers of each by these", "each")
 	f := cmd.Flags()
 	f.BoolVar(&o.noHeaders, "no-headers", false, "deliver each without headers")
-	flags.DelayVar(f, &o.Spread, "spread", "deliver each at a random moment of so long after that")
-	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 50/s")
+	flags.DelayVar(f, &o.Spread, "spread", "delay each by a random time of at most this")
+	f.StringVar(&o.rate, "rate", "", "at most this many letters per second, like 50/s")
 	cmd.MarkFlagsMutuallyExclusive("header", "no-headers")
 	return a.WithKnownQueues(cmd, func(args []string) error {
 		return errors.Join(o.check(args[1:]), o.complete(a))
@@ -59,7 +59,7 @@ goes on with the rest.`,
 
 // complete sets the options that no flag sets directly, and checks all options.
 func (o *redriveFlags) complete(a *cli.App) error {
-	o.DryRun = o.dryRun
+	o.DryRun = o.dryRunFlag
 	if err := cli.CheckGroup(o.To); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, nam
 		o.Progress = func(done, total int) { bar.Of(int64(done), int64(total)) }
 	}
 	var first firstLetters
-	if o.dryRun {
+	if o.dryRunFlag {
 		o.Selected = first.add
 	}
 	var result admin.RedriveResult
@@ -103,23 +103,24 @@ func redrive(ctx context.Context, a *cli.App, op *admin.Admin, queue string, nam
 		admin.RedriveResult
 		DryRun bool         `json:"dry_run"`
 		First  firstLetters `json:"first,omitempty"`
-	}{result, o.dryRun, first}
+	}{result, o.dryRunFlag, first}
 	printed := a.Print(value, func() {
-		fmt.Fprintf(a.Out, "%s %s, gone %s, without payload %s\n", output.Done("redriven", o.dryRun),
+		fmt.Fprintf(a.Out, "%s %s, gone %s, without payload %s\n", output.Done("redriven", o.dryRunFlag),
 			human.Thousands(result.Scheduled), human.Thousands(result.Gone), human.Thousands(result.NoPayload))
 		sayRefused(a.Out, result)
 		listFirst(a, first, result.Scheduled+result.Left())
 	})
 	sayStopped(a, err)
-	switch left := result.Gone + result.Left(); {
+	notRedriven := result.Gone + result.Left()
+	switch {
 	case err != nil:
 		return err
 	case printed != nil:
 		return printed
 	case len(names) > 0 && result.Gone == len(names):
 		return fmt.Errorf("%w: no such dead letter", admin.ErrNotFound)
-	case result.Left() > 0 || len(names) > 0 && left > 0:
-		return fmt.Errorf("%w: not redriven: %s", exit.Refused(result.Scheduled > 0), human.Counted(left, "letter"))
+	case result.Left() > 0 || len(names) > 0 && notRedriven > 0:
+		return fmt.Errorf("%w: not redriven: %s", exit.Refused(result.Scheduled > 0), human.Counted(notRedriven, "letter"))
 	}
 	return nil
 }

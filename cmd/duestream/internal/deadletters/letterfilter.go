@@ -23,7 +23,7 @@ func filterFlags(cmd *cobra.Command, f *admin.LetterFilter, limit int) {
 	fs.StringVar(&f.ID, "id", "", "of the message with this ID; * stands for any text, ? for one character")
 	flags.DelayVar(fs, &f.OlderThan, "older-than", "dead for at least so long")
 	flags.DelayVar(fs, &f.NewerThan, "newer-than", "dead for at most so long")
-	fs.IntVar(&f.Limit, "limit", limit, "at most so many; 0 = all")
+	fs.IntVar(&f.Limit, "limit", limit, "at most this many letters; 0 = all")
 }
 
 // checkFilter refuses values that are wrong for any queue.
@@ -48,15 +48,15 @@ func checkFound(ctx context.Context, op *admin.Admin, queue string, f admin.Lett
 // selection holds the flags that select dead letters: all, or those that pass the filter. Letters may also be named
 // by arguments.
 type selection struct {
-	filter admin.LetterFilter
-	all    bool
-	dryRun bool
+	filter     admin.LetterFilter
+	all        bool
+	dryRunFlag bool
 }
 
 func (s *selection) flags(cmd *cobra.Command) {
 	filterFlags(cmd, &s.filter, 0)
 	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters of the queue")
-	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "only say what would be done")
+	cmd.Flags().BoolVar(&s.dryRunFlag, "dry-run", false, "only say what would be done")
 }
 
 func (s *selection) check(letters []string) error {

@@ -53,7 +53,7 @@ saw the delivery before its first extension. The entries of partition 3 are list
 	cli.GroupFlag(cmd, &group, "consumer group")
 	cmd.Flags().StringVar(&filter.Consumer, "consumer", "", "held by this consumer")
 	flags.DelayVar(cmd.Flags(), &filter.MinIdle, "min-idle", "idle for at least so long")
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most this many entries")
 	return a.WithKnownQueues(cmd, func([]string) error {
 		if limit < 1 {
 			return usage.Errorf("limit %d: must be at least 1", limit)

@@ -61,7 +61,7 @@ func (o *bulkFlags) flags(cmd *cobra.Command) {
 	f.StringVarP(&o.filter.Group, "group", "g", "", "only retries that wait for this group")
 	f.BoolVar(&o.all, "all", false, "all that wait in the queue")
 	f.BoolVar(&o.dryRun, "dry-run", false, "only say what would be done")
-	f.StringVar(&o.rate, "rate", "", "at most so many per second, like 500/s")
+	f.StringVar(&o.rate, "rate", "", "at most this many messages per second, like 500/s")
 	cmd.MarkFlagsMutuallyExclusive("retries", "group")
 }
 

@@ -26,7 +26,7 @@ is due then already is left alone, and counted.`,
 	}
 	o.flags(cmd)
 	w.Flags(cmd)
-	flags.DelayVar(cmd.Flags(), &o.spread, "spread", "to some moment of so long after that, each by its ID")
+	flags.DelayVar(cmd.Flags(), &o.spread, "spread", "delay each by a further 0 to this, chosen by hashing its ID")
 	cmd.MarkFlagsOneRequired("in", "at")
 	return a.WithKnownQueues(cmd, func(args []string) error {
 		if err := o.check(args[1:]); err != nil {

@@ -56,7 +56,7 @@ line is a JSON object with these fields, all optional:
   payload_base64  the payload as base64, for what is not UTF-8
   in_ms           delay in ms from the moment the line is sent; or
   at_ms           due time, Unix ms
-  spread_ms       due at some moment of so long after that, by the ID
+  spread_ms       delays it by a further 0 to this, chosen by hashing its ID
   headers         object of strings
   max_attempts    deliveries before a dead letter
   retry_delays_ms delays after its failed attempts, in ms (array of numbers)
@@ -86,7 +86,7 @@ stops and says from which line to go on (--from-line).`,
 	a.OldBridgesFlag(cmd)
 	f := cmd.Flags()
 	o.when.Flags(cmd)
-	flags.DelayVar(f, &o.spread, "spread", "deliver at some moment of so long after that, by the ID: many at one time become even")
+	flags.DelayVar(f, &o.spread, "spread", "delay by a further 0 to this, chosen by hashing the ID, to spread messages of one instant")
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")

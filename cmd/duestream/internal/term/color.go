@@ -52,7 +52,7 @@ func (p Paint) Text(s Style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Paint decides whether a stream, standard output or standard error, is coloured.
+// Paint returns the Paint for a stream, standard output or standard error: whether texts on it are coloured.
 func (m ColorMode) Paint(stream any) Paint {
 	switch m {
 	case "always":

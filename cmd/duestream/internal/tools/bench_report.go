@@ -32,7 +32,7 @@ type benchReport struct {
 }
 
 type benchServer struct {
-	Product     string  `json:"product"` // empty if the server does not say
+	Product     string  `json:"product"` // empty if the server does not report it
 	Version     string  `json:"version"`
 	AOF         bool    `json:"aof"`
 	AppendFsync string  `json:"appendfsync"` // empty if CONFIG is not allowed
@@ -70,22 +70,22 @@ func describeServer(ctx context.Context, a *cli.App, r *bridge.Redis) (*benchRep
 	if save, ok := settings["save"]; ok && err == nil {
 		report.Server.AppendFsync, report.Server.Save = settings["appendfsync"], &save
 	}
-	took := make([]time.Duration, 51)
-	for i := range took {
+	pings := make([]time.Duration, 51)
+	for i := range pings {
 		begin := time.Now()
 		if err := c.Do(ctx, c.B().Ping().Build()).Error(); err != nil {
 			return nil, err
 		}
-		took[i] = time.Since(begin)
+		pings[i] = time.Since(begin)
 	}
-	slices.Sort(took)
-	report.Client.PingMS = float64(took[len(took)/2].Microseconds()) / 1000
+	slices.Sort(pings)
+	report.Client.PingMS = float64(pings[len(pings)/2].Microseconds()) / 1000
 	return report, nil
 }
 
 func (r *benchReport) print(w io.Writer) {
 	s := r.Server
-	name := "a server that does not tell what it is"
+	name := "a server that does not report its version"
 	if s.Version != "" {
 		name = s.Product + " " + s.Version
 	}
@@ -94,7 +94,7 @@ func (r *benchReport) print(w io.Writer) {
 	}
 	term.Table(w, [][]string{
 		{"server", name + " at " + r.URL}, {"persistence", s.persistence()},
-		{"distance", fmt.Sprintf("PING %s ms", significant(r.Client.PingMS))},
+		{"round trip", fmt.Sprintf("PING %s ms", significant(r.Client.PingMS))},
 		{"client", fmt.Sprintf("duestream %s, %d CPUs, prefix %s", r.Version, r.Client.CPUs, r.Prefix)},
 	})
 }
@@ -117,9 +117,9 @@ func (s benchServer) persistence() string {
 	return strings.Join(append(parts, fmt.Sprintf("%d replicas", s.Replicas)), "; ")
 }
 
-// printResults prints the figures of a scenario as a table.
+// printResults prints the figures of all results as one table, and then their notes.
 func printResults(w io.Writer, results []bench.Result) {
-	rows := [][]string{{"", "FIGURE", "FLOOR", "RATIO", "UNIT", "FIGURE FROM … TO"}}
+	rows := [][]string{{"", "MEDIAN", "FLOOR", "RATIO", "UNIT", "MIN … MAX"}}
 	for _, r := range results {
 		for _, f := range r.Figures {
 			floor, ratio := "-", "-"
@@ -142,7 +142,8 @@ func printResults(w io.Writer, results []bench.Result) {
 	}
 }
 
-// significant formats a number with three significant digits. Digits before the point are never rounded away.
+// significant formats a number with three significant digits, but with at most three decimals. Digits before the point
+// are never rounded.
 func significant(x float64) string {
 	if math.Abs(x) >= 1000 {
 		return human.Thousands(int64(math.Round(x)))

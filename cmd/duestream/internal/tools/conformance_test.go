@@ -17,7 +17,7 @@ import (
 	"github.com/duestream/duestream/integration/redistest"
 )
 
-// conform runs the command without --redis: the command must start its own server.
+// conform runs the command and adds no --redis. Unless args contain it, the command starts a server of its own.
 func conform(t *testing.T, args ...string) clitest.Result {
 	t.Helper()
 	var out, errOut bytes.Buffer
@@ -61,7 +61,8 @@ func TestConformanceRefusesBeforeRedisIsTouched(t *testing.T) {
 	}
 }
 
-func TestConformanceSaysWhereAServerComesFrom(t *testing.T) {
+// Without --redis, --server and a redis-server on the PATH, the error names both flags.
+func TestConformanceWithoutAServerNamesTheFlagsThatGiveOne(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "worker")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
@@ -78,9 +79,10 @@ func TestConformanceListsCases(t *testing.T) {
 	t.Parallel()
 	r := conform(t, "--worker", "--list", "--json", "--level", "minimal")
 	var cases []struct{ Name, Level, Section, Rule string }
-	if clitest.Decode(t, r.Out, &cases); r.Code != exit.OK {
+	if r.Code != exit.OK {
 		t.Fatal(r.Code, r.Err)
 	}
+	clitest.Decode(t, r.Out, &cases)
 	if want := conformance.Cases(conformance.Worker, conformance.Minimal); len(cases) != len(want) {
 		t.Errorf("%d cases; want %d", len(cases), len(want))
 	}
@@ -95,7 +97,8 @@ func TestConformanceListsCases(t *testing.T) {
 	}
 }
 
-// One program confirms everything and does nothing, one keeps to the protocol, and one ends at once.
+// The command reports on three programs: one confirms every message but schedules none, one keeps to the protocol, and
+// one exits at once.
 func TestConformanceTellsWhatItSaw(t *testing.T) {
 	t.Parallel()
 	parrot := []string{"--", "sh", "-c",
