@@ -59,7 +59,7 @@ func TestDocumentedTranscripts(t *testing.T) {
 			}
 			r := replay{t: t, url: server.URL(), known: map[string]string{}}
 			for _, b := range blocks {
-				r.block(b)
+				r.runBlock(b)
 			}
 		})
 	}

@@ -81,7 +81,7 @@ func replayPage(t *testing.T, page, url string, env []string) {
 		run[b.line] = func() { c.block(b) }
 	}
 	for _, b := range fencedBlocks(t, page, "redis-cli") {
-		run[b.line] = func() { r.block(b) }
+		run[b.line] = func() { r.runBlock(b) }
 	}
 	for _, line := range slices.Sorted(maps.Keys(run)) {
 		run[line]()

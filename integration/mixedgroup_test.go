@@ -53,13 +53,16 @@ func (m *member) start() {
 	write.Close()
 	m.readers.Go(func() {
 		defer read.Close()
-		odd := ""
+		unparsed := "" // the previous line, if it does not parse
 		for lines := bufio.NewScanner(read); lines.Scan(); {
-			if odd != "" { // only the last line may be cut short by a kill; its message was not acknowledged
-				t.Errorf("%s printed %q", m.name, odd)
+			if unparsed != "" { // only the last line may be cut short by a kill; its message was not acknowledged
+				t.Errorf("%s printed %q", m.name, unparsed)
 			}
-			if odd = ""; !m.enter(lines.Text()) {
-				odd = lines.Text()
+			line := lines.Text()
+			ok := m.enter(line)
+			unparsed = ""
+			if !ok {
+				unparsed = line
 			}
 		}
 	})

@@ -33,7 +33,8 @@ func fencedBlocks(t *testing.T, document, language string) []fenced {
 		fence, isFence := strings.CutPrefix(line, "```")
 		switch {
 		case isFence && inside == "":
-			if inside = "other"; fence == language {
+			inside = "other"
+			if fence == language {
 				inside = fence
 				blocks = append(blocks, fenced{document: document, line: i + 2})
 			}
@@ -98,7 +99,8 @@ func steps(t *testing.T, b fenced) []step {
 	return all
 }
 
-func (r *replay) block(b fenced) {
+// runBlock sends the commands of a block, and fails if a reply differs from the expected one.
+func (r *replay) runBlock(b fenced) {
 	r.t.Helper()
 	cli := startRedisCLI(r.t, r.url)
 	defer cli.end()
@@ -147,10 +149,13 @@ func (r *replay) match(s step, got []string) error {
 	line := func(want, got string) bool {
 		pattern, names := r.pattern(want, learned)
 		m := regexp.MustCompile(`^` + pattern + `$`).FindStringSubmatch(got)
-		for i := range m[min(1, len(m)):] {
-			learned[names[i]] = m[i+1]
+		if m == nil {
+			return false
 		}
-		return m != nil
+		for i, name := range names {
+			learned[name] = m[i+1]
+		}
+		return true
 	}
 	var ok bool
 	if s.anyOrder {
@@ -274,8 +279,8 @@ func startRedisCLI(t *testing.T, url string) *redisCLI {
 // elapsed matches the line that redis-cli adds after a command that took half a second or more.
 var elapsed = regexp.MustCompile(`^\(\d+\.\d+s\)$`)
 
-// send sends a command and returns the lines of its reply. Then it sends a lone quote, for which redis-cli prints an
-// error without asking the server. That error marks the end of the reply, also within MULTI.
+// send sends a command and, after it, a lone quote, for which redis-cli prints an error without asking the server. It
+// returns the lines before that error: the reply. This works within MULTI, too.
 func (c *redisCLI) send(command string) []string {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, command+"\n\"\n"); err != nil {

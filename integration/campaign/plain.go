@@ -103,7 +103,7 @@ func (w *plainWorker) pass(place string, block time.Duration) error {
 // handle takes no time, because a plain worker does not extend. It returns false if the entry must not be
 // acknowledged.
 func (w *plainWorker) handle(m *bridge.Message) bool {
-	w.part.start(w.ledger, m)
+	w.part.recordStart(w.ledger, m)
 	plan, _ := planOf(m.ID)
 	_, end, _ := plan.handling(m.ID, m.Group, m.Attempt, 0)
 	if isFeature(plan.kind) {

@@ -23,7 +23,7 @@ var (
 func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	handler := func(ctx context.Context, m *bridge.Message) error { return p.handle(ctx, l, m) }
 	if queues, strict := queuesOf(p.Index); queues != nil {
-		cfg := p.worker("", r, l, log, handler)
+		cfg := p.workerConfig("", r, l, log, handler)
 		cfg.Queues, cfg.Strict, cfg.Observer = queues, strict, o
 		w, err := bridge.NewWorker(cfg)
 		if err != nil {
@@ -34,7 +34,7 @@ func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Lo
 	errs := make([]error, 2)
 	var both sync.WaitGroup
 	for i, queue := range []string{queueMain, queueSide} {
-		cfg := p.worker(queue, r, l, log, handler)
+		cfg := p.workerConfig(queue, r, l, log, handler)
 		cfg.Observer = o
 		w, err := bridge.NewWorker(cfg)
 		if err != nil {
@@ -46,7 +46,9 @@ func (p part) work(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Lo
 	return errors.Join(errs...)
 }
 
-func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger, handler bridge.Handler) bridge.WorkerConfig {
+// workerConfig returns the configuration of a worker of a queue.
+func (p part) workerConfig(queue string, r *bridge.Redis, l *ledger, log *slog.Logger,
+	handler bridge.Handler) bridge.WorkerConfig {
 	return bridge.WorkerConfig{
 		Redis: r, Prefix: p.Prefix, Queue: queue, Group: p.Group, Consumer: p.Name, Concurrency: p.Concurrency,
 		Handler: handler, Logger: log,
@@ -59,7 +61,8 @@ func (p part) worker(queue string, r *bridge.Redis, l *ledger, log *slog.Logger,
 	}
 }
 
-func (p part) start(l *ledger, m *bridge.Message) {
+// recordStart records that a handler began.
+func (p part) recordStart(l *ledger, m *bridge.Message) {
 	meant, due := m.For, int64(0)
 	if meant == "" {
 		meant = "-"
@@ -71,8 +74,8 @@ func (p part) start(l *ledger, m *bridge.Message) {
 }
 
 func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
-	if plan, _ := planOf(m.ID); plan.kind == kindHang {
-		p.start(l, m)
+	if planned, _ := planOf(m.ID); planned.kind == kindHang {
+		p.recordStart(l, m)
 		return p.hang(ctx, l, m)
 	}
 	switch p.perform(ctx, l, m, plan.featuredByGo) {
@@ -90,9 +93,9 @@ func (p part) handle(ctx context.Context, l *ledger, m *bridge.Message) error {
 
 // perform does the work of a handler, and records it. featured returns the results of the kinds in features.go.
 func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, featured func(plan, *bridge.Message) string) string {
-	p.start(l, m)
-	plan, _ := planOf(m.ID)
-	takes, end, heeds := plan.handling(m.ID, m.Group, m.Attempt, p.Visibility)
+	p.recordStart(l, m)
+	planned, _ := planOf(m.ID)
+	takes, end, heeds := planned.handling(m.ID, m.Group, m.Attempt, p.Visibility)
 	if takes > 0 {
 		stop := ctx.Done()
 		if !heeds {
@@ -106,20 +109,20 @@ func (p part) perform(ctx context.Context, l *ledger, m *bridge.Message, feature
 			end = endCut
 		}
 	}
-	if isFeature(plan.kind) && end != endCut {
-		end = featured(plan, m)
+	if isFeature(planned.kind) && end != endCut {
+		end = featured(planned, m)
 	}
 	l.must(line{verbEnd, bookedAs(m.ID, m.Payload), []any{m.EntryID, end}})
 	return end
 }
 
-// hold is the holder: it takes the first messages of its group, up to its capacity, and holds all of them until
+// hold runs the holder: it receives the first messages of its group, up to its capacity, and holds all of them until
 // SIGUSR1.
 func (p part) hold(ctx context.Context, r *bridge.Redis, l *ledger, log *slog.Logger, o bridge.Observer) error {
 	finish, stop := signal.NotifyContext(context.Background(), syscall.SIGUSR1)
 	defer stop()
-	cfg := p.worker(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
-		p.start(l, m)
+	cfg := p.workerConfig(queueMain, r, l, log, func(_ context.Context, m *bridge.Message) error {
+		p.recordStart(l, m)
 		<-finish.Done() // even if its context ends
 		l.must(line{verbEnd, m.ID, []any{m.EntryID, endOK}})
 		return nil

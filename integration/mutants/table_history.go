@@ -3,13 +3,13 @@ package main
 // historyMutants are about the history that scripts record.
 var historyMutants = []mutant{
 	{
-		name: "a cancelled message is not told of", file: "lua/cancel.lua",
+		name: "a cancellation is not recorded", file: "lua/cancel.lua",
 		old:  "  if story then note_member(story, 'cancelled', id, '}') end\n",
 		new:  "",
 		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
 	},
 	{
-		name: "an acknowledgement is told of whether it was won or lost", file: "lua/ack.lua",
+		name: "an acknowledgement is recorded even if it was lost", file: "lua/ack.lua",
 		old:  "    if story then\n      local of_message",
 		new:  "  end\n  do\n    if story then\n      local of_message",
 		test: []string{"-run", "TestHistoryTellsEveryChange", "./lua"},
@@ -21,7 +21,7 @@ var historyMutants = []mutant{
 		test: []string{"-run", "TestNothingDependsOnAHistory", "./lua"},
 	},
 	{
-		name: "a history lasts for ever", file: "lua/lib/history.lua",
+		name: "a history never expires", file: "lua/lib/history.lua",
 		old:  "    redis.call('PEXPIRE', story.history, story.age)\n",
 		new:  "",
 		test: []string{"-run", "TestHistoryIsBounded", "./lua"},

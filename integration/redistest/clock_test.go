@@ -10,9 +10,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// A step of the clock must change TIME, TIME inside scripts, stream IDs and idle times, or tests with it would show
-// nothing. It must not change the monotonic clock, which the server uses to wait.
-func TestClockStepsWhatTheServerTellsTheTimeBy(t *testing.T) {
+// A step of the clock must change TIME, TIME inside scripts, stream IDs and idle times, or tests that step it would
+// prove nothing. A step must not change the monotonic clock, which the server uses to wait.
+func TestAStepOfTheClockMovesTheServersTime(t *testing.T) {
 	t.Parallel()
 	s, clock := OwnClock(t)
 	c := s.Client(t)
@@ -25,7 +25,7 @@ func TestClockStepsWhatTheServerTellsTheTimeBy(t *testing.T) {
 	near := func(what string, ms int64) {
 		t.Helper()
 		if off := time.Duration(ms-time.Now().Add(clock.By()).UnixMilli()) * time.Millisecond; off.Abs() > 10*time.Second {
-			t.Errorf("%s is %s from the clock's", what, off)
+			t.Errorf("%s is off the stepped clock by %s", what, off)
 		}
 	}
 	for _, by := range []time.Duration{0, time.Hour, 24 * time.Hour} {
