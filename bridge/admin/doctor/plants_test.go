@@ -219,8 +219,12 @@ var defects = []plant{
 	{"D502", "misspelt setting", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
 	{"D502", "hold in the defaults of all queues", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
 	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
-	{"D511", "dedup windows that ended", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b") }},
-	{"D512", "dedup window that ends in 20 years", func(p *patient) { p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a") }},
+	{"D511", "dedup windows that ended", func(p *patient) {
+		p.do("ZADD", p.keys.Seen, p.in(-time.Hour), "a", p.in(time.Hour), "b")
+	}},
+	{"D512", "dedup window that ends in 20 years", func(p *patient) {
+		p.do("ZADD", p.keys.Seen, p.in(20*365*24*time.Hour), "a")
+	}},
 	{"D521", "many dead", func(p *patient) {
 		for range 1000 {
 			p.do("XADD", p.keys.Dead, "*", "id", "a", "payload", "", "reason", "expired", "dead_ms", "1")
