@@ -289,7 +289,8 @@ func ExampleCreateGroup() {
 			Handler: func(_ context.Context, m *bridge.Message) error {
 				mu.Lock()
 				defer mu.Unlock()
-				if got = append(got, m.Group); len(got) == len(groups) {
+				got = append(got, m.Group)
+				if len(got) == len(groups) {
 					done()
 				}
 				return nil

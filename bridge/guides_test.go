@@ -127,7 +127,8 @@ func Example_growingGaps() {
 	g.serve("callbacks", "caller", func(context.Context, *bridge.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if calls++; !mended {
+		calls++
+		if !mended {
 			return errors.New("503")
 		}
 		close(done)

@@ -41,7 +41,8 @@ func (s *perToken) add(token string, n int) (over bool) {
 		s.of = map[string]int{}
 	}
 	count := s.of[token] + n
-	if s.of[token] = count; count == 0 {
+	s.of[token] = count
+	if count == 0 {
 		delete(s.of, token)
 	}
 	s.total += n

@@ -273,7 +273,8 @@ func (c *call) acknowledge(all []settlement, results []outcome) error {
 	tokens, at := chosen(all, func(outcome string) bool { return outcome == "ack" })
 	won, err := c.puller.Ack(c.ctx, tokens)
 	for i, ok := range won {
-		if results[at[i]].Outcome = bridge.Lost; ok {
+		results[at[i]].Outcome = bridge.Lost
+		if ok {
 			results[at[i]].Outcome = bridge.Acknowledged
 		}
 	}

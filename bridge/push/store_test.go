@@ -159,7 +159,8 @@ func TestChangesAtTheSameTimeAreAllKept(t *testing.T) {
 	seen, other := []string{}, to("https://example.com/other")
 	other.Group = "g1"
 	err = g.store.edit(t.Context(), "q", "g1", func(before string, _ bool, _ int64) (string, error) {
-		if seen = append(seen, before); len(seen) == 1 {
+		seen = append(seen, before)
+		if len(seen) == 1 {
 			g.set(other) // another operator is faster
 		}
 		return strings.Replace(before, "https://", "http://", 1), nil

@@ -92,7 +92,8 @@ func (l *look) waiting(p place, name string, visibility time.Duration) {
 
 // held returns how many entries wait for a group, and a text with that number and about how many bytes they take.
 func (l *look) held(p place, length int64, g view.GroupInfo) (found string, n int64) {
-	if n = min(g.Lag, length); g.Lag < 0 {
+	n = min(g.Lag, length)
+	if g.Lag < 0 {
 		return fmt.Sprintf("some of %s wait", plural(length, "entry", "entries")), length
 	}
 	found = plural(n, "entry waits", "entries wait")
@@ -141,7 +142,8 @@ func (e *examination) drop(p place, group string, names []string) mend {
 		dropped := 0
 		for some := range slices.Chunk(names, pageItems) {
 			n, err := lua.DropConsumers(ctx, e.c, p.keys, group, some)
-			if dropped += n; err != nil {
+			dropped += n
+			if err != nil {
 				return "", err
 			}
 		}

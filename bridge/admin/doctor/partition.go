@@ -235,7 +235,8 @@ func (l *look) oddLetters(p place, n int64) {
 		for _, one := range letters {
 			if _, err := strconv.ParseInt(one.FieldValues[lua.FieldDead], 10, 64); err != nil ||
 				one.FieldValues[lua.FieldReason] == "" || one.FieldValues[lua.FieldID] == "" {
-				if count++; len(odd) < examples {
+				count++
+				if len(odd) < examples {
 					odd = append(odd, one.ID+" without "+missing(one.FieldValues))
 				}
 			}

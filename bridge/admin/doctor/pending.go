@@ -88,7 +88,8 @@ func (l *look) hung(p place, group string, policy stream.Policy) {
 			if held <= tooLong || one.Idle > abandonedAfter(visibility) || one.Consumer == lua.ReclaimConsumer {
 				continue
 			}
-			if ids = append(ids, one.ID.String()); held > longest {
+			ids = append(ids, one.ID.String())
+			if held > longest {
 				longest, holder = held, one.Consumer
 			}
 		}

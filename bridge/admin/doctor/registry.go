@@ -125,7 +125,8 @@ func (l *look) walk() {
 		l.keys(l.masters[address], func(keys []string) {
 			for _, key := range keys {
 				if !l.sort(key) {
-					if foreign++; len(some) < examples {
+					foreign++
+					if len(some) < examples {
 						some = append(some, key)
 					}
 				}

@@ -167,7 +167,8 @@ type defects struct {
 
 func (d *defects) add(members ...string) {
 	for _, member := range members {
-		if d.count++; len(d.members) < suspectsMost {
+		d.count++
+		if len(d.members) < suspectsMost {
 			d.members = append(d.members, member)
 		}
 	}

@@ -41,7 +41,8 @@ func (s *Server) letters(ctx context.Context, name string) iter.Seq2[admin.Lette
 				if !owned {
 					continue
 				}
-				if none = append(none, l.Letter); len(none) < mostSwept {
+				none = append(none, l.Letter)
+				if len(none) < mostSwept {
 					continue
 				}
 				if _, err := s.cfg.Admin.DeadLetters().Purge(ctx, name, none); err != nil {
@@ -170,7 +171,8 @@ func deleteDead(c *call) (int, any, error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		if names = append(names, l.Letter); int64(len(names)) >= limit || len(names) >= mostKnown {
+		names = append(names, l.Letter)
+		if int64(len(names)) >= limit || len(names) >= mostKnown {
 			break
 		}
 	}

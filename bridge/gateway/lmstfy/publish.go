@@ -239,7 +239,8 @@ func publishBulk(c *call) (int, any, error) {
 	}
 	bodies := make([][]byte, len(raw))
 	for i, one := range raw {
-		if bodies[i] = one; len(one) > MaxData {
+		bodies[i] = one
+		if len(one) > MaxData {
 			return 0, nil, failure(http.StatusRequestEntityTooLarge, "job too large")
 		}
 	}

@@ -223,7 +223,8 @@ const badQueue = "queue name contains forbidden characters"
 func (c *call) allow(one route) error {
 	token := cmp.Or(c.r.Header.Get("X-Token"), c.r.URL.Query().Get("token"))
 	if pool, secret, is := strings.Cut(token, ":"); is {
-		if token = secret; pool != "" && pool != "default" {
+		token = secret
+		if pool != "" && pool != "default" {
 			return failure(http.StatusNotFound, "pool not found")
 		}
 	}

@@ -310,7 +310,8 @@ func (m *mover) batch(ctx context.Context, at place, batch []entry) error {
 	if err != nil || m.cfg.To == nil || !m.cfg.Remove {
 		return err
 	}
-	if moved = append(moved, taken...); len(moved) == 0 {
+	moved = append(moved, taken...)
+	if len(moved) == 0 {
 		return nil
 	}
 	tally.Removed += int64(len(moved))
