@@ -46,7 +46,8 @@ func (r *rig) drainAlone(ctx context.Context) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if moved += d.Moved; d.Moved == 0 {
+		moved += d.Moved
+		if d.Moved == 0 {
 			break
 		}
 	}

@@ -54,7 +54,8 @@ func (c *countedConn) read(p []byte) {
 			continue
 		}
 		b := p[0]
-		if p = p[1:]; b != '\n' {
+		p = p[1:]
+		if b != '\n' {
 			c.line = append(c.line, b)
 			continue
 		}

@@ -43,7 +43,8 @@ func isGiven(entry string, fields ...string) step {
 
 func said(b begun) step {
 	return func(w *watcher) {
-		if b.at = time.Now(); b.Headers == nil {
+		b.at = time.Now()
+		if b.Headers == nil {
 			b.Headers = map[string]string{}
 		}
 		w.begins(wk, b)

@@ -44,7 +44,8 @@ func listLetters(ctx context.Context, a *cli.App, op *admin.Admin, queue string,
 	now := a.Now(queue)
 	list := a.List("LETTER", "ID", "GROUP", "REASON", "ATTEMPT", "DEAD", "ERROR")
 	limit, n := filter.Limit, 0
-	if filter.Newest = true; limit > 0 && limit < math.MaxInt {
+	filter.Newest = true
+	if limit > 0 && limit < math.MaxInt {
 		filter.Limit++ // one more than is shown: it proves that there are more
 	}
 	for l, err := range letters.List(ctx, queue, filter) {

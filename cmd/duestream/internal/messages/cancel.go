@@ -101,7 +101,8 @@ func cancelRunning(ctx context.Context, a *cli.App, client *bridge.Client, group
 	for _, c := range done {
 		switch c.Verdict {
 		case bridge.VerdictNotFound:
-			if missing++; err != nil { // only a whole search proves that it is nowhere
+			missing++
+			if err != nil { // only a whole search proves that it is nowhere
 				continue
 			}
 		case bridge.VerdictUnread:

@@ -109,7 +109,8 @@ func sendMessages(ctx context.Context, client *bridge.Client, queue string, mess
 	errs := make([]error, len(messages))
 	results, failed := client.SendBatch(ctx, queue, messages)
 	for i := range errs {
-		if errs[i] = failed; failed == nil {
+		errs[i] = failed
+		if failed == nil {
 			errs[i] = results[i].Err
 		}
 		var field *bridge.InvalidError

@@ -98,7 +98,8 @@ func (o *conformanceOptions) complete() (err error) {
 	if o.Level, err = conformance.ParseLevel(o.level); err != nil {
 		return usage.Errorf("%w", err)
 	}
-	if o.Kind = conformance.Worker; o.producer {
+	o.Kind = conformance.Worker
+	if o.producer {
 		o.Kind = conformance.Producer
 	}
 	o.Cases, o.Partial = conformance.Cases(o.Kind, o.Level), o.pattern != ""
