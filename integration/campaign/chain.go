@@ -167,7 +167,8 @@ func (c *chain) owners(undone func(from, until int64) bool, complain func(format
 		for _, x := range d.exits {
 			end = max(end, x.at)
 			if isWin(x) {
-				if wins = append(wins, x.by.name+" "+x.word); len(wins) == 1 {
+				wins = append(wins, x.by.name+" "+x.word)
+				if len(wins) == 1 {
 					first = x.at
 				}
 				last = x.at

@@ -283,7 +283,8 @@ func (w *httpWorker) settleAll() {
 		for more := true; more && len(batch) < settledMost; {
 			select {
 			case next, open := <-w.exits:
-				if more = open; open {
+				more = open
+				if open {
 					batch = append(batch, next)
 				}
 			default:

@@ -26,7 +26,8 @@ func transfers() []scenario {
 				}
 				var got []string
 				for _, e := range page {
-					if got = append(got, e.Member); string(e.Payload) != body(e.Member) {
+					got = append(got, e.Member)
+					if string(e.Payload) != body(e.Member) {
 						err = fmt.Errorf("%+v", e)
 					}
 				}

@@ -72,7 +72,8 @@ func TestPHPChecksEveryReply(t *testing.T) {
 				case "setOption", "getLastError", "clearLastError": // these send nothing
 					continue
 				}
-				if calls++; m[1] == "" {
+				calls++
+				if m[1] == "" {
 					t.Errorf("%s:%d: %s is not checked: %s", file, i+1, m[2], strings.TrimSpace(line))
 				}
 			}

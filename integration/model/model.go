@@ -271,7 +271,8 @@ func (q *Queue) ready(m Message) (entry string) {
 // bury adds a dead letter. It has no group if it failed before any delivery.
 func (q *Queue) bury(f fields, group, entry, reason, text string) {
 	for name, value := range (fields{lua.FieldGroup: group, lua.FieldEntry: entry, lua.FieldError: text}) {
-		if f[name] = value; value == "" {
+		f[name] = value
+		if value == "" {
 			delete(f, name)
 		}
 	}

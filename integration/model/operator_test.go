@@ -20,7 +20,8 @@ func (r *run) redrive() {
 			edited := []byte(r.book.serialIn(letter) + ":edited")
 			letters[i].Payload = &edited
 		}
-		if letters[i].Fields = r.meta(); pick(r, "malformed", false, false, false, true) {
+		letters[i].Fields = r.meta()
+		if pick(r, "malformed", false, false, false, true) {
 			letters[i].Fields = r.junk()
 		}
 		some = append(some, []byte(r.book.serialIn(letter)))

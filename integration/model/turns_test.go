@@ -110,7 +110,8 @@ func (r *run) oneAtATime() {
 func (r *run) inOrder(newest string) {
 	for _, e := range r.seen.Stream {
 		key, due := e.key(), 0
-		if due, _ = strconv.Atoi(e.Fields[lua.FieldDue]); key == "" || !less(newest, e.ID) || e.Fields[lua.FieldFor] != "" {
+		due, _ = strconv.Atoi(e.Fields[lua.FieldDue])
+		if key == "" || !less(newest, e.ID) || e.Fields[lua.FieldFor] != "" {
 			continue
 		}
 		for note := range r.seen.Turns {

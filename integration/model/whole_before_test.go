@@ -43,7 +43,8 @@ func (w *whole) changeBridge() {
 func (w *whole) setBridge(old bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
-	if w.old = old; !old {
+	w.old = old
+	if !old {
 		bridges := lua.NewGlobals(w.prefix).Bridges
 		if err := w.parts[0].commands(ctx, [][]string{{"ZREM", bridges, oldBridge}}); err != nil {
 			w.parts[0].refuse("%v", err)

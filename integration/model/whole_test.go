@@ -106,7 +106,8 @@ func (w *whole) addPart() {
 		q: newQueue(), book: &book, clients: true,
 		memory: memory{cursors: map[string]string{}, serials: w.serials}, keyOf: map[string]string{}}
 	part.last, part.seen = part.look(ctx)
-	if part.start = part.last; len(w.parts) > 0 {
+	part.start = part.last
+	if len(w.parts) > 0 {
 		part.start, part.last = w.parts[0].start, w.last()
 	}
 	w.parts = append(w.parts, part)
