@@ -53,7 +53,8 @@ func (f *Floods) admits(log *slog.Logger, level slog.Level, text string) bool {
 		one.said++
 		return true
 	}
-	if one.out++; one.end == nil {
+	one.out++
+	if one.end == nil {
 		one.end = time.AfterFunc(floodWindow-now.Sub(one.began), func() { f.count(text, one) })
 	}
 	return false

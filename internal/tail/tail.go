@@ -74,7 +74,8 @@ func (r *Reader) Watch(after map[string]string) {
 	maps.DeleteFunc(r.last, func(key, _ string) bool { _, ok := after[key]; return !ok })
 	keys := make(map[string]bool, len(after))
 	for key, id := range after {
-		if keys[key] = true; !r.keys[key] && id != "" {
+		keys[key] = true
+		if !r.keys[key] && id != "" {
 			r.last[key] = id
 		}
 	}

@@ -190,7 +190,8 @@ func rows[T any](read func(*row) T, names ...string) func(rueidis.RedisResult) (
 			} else {
 				r.fields, r.err = valuesOf(one, names)
 			}
-			if list[i] = read(&r); r.err != nil {
+			list[i] = read(&r)
+			if r.err != nil {
 				return nil, r.err
 			}
 		}

@@ -30,7 +30,8 @@ func (p Payload) MarshalJSON() ([]byte, error) {
 func (p *Payload) UnmarshalJSON(text []byte) error {
 	var plain *string
 	if json.Unmarshal(text, &plain) == nil {
-		if *p = nil; plain != nil {
+		*p = nil
+		if plain != nil {
 			*p = Payload(*plain)
 		}
 		return nil
