@@ -189,7 +189,8 @@ func (b *rig) fullWays() {
 	for i, w := range ways {
 		q := b.queue(fmt.Sprint("way", i))
 		q.g = NewGlobals(b.g.Queues + fmt.Sprint("way", i))
-		if queues[i] = q; w.before != nil {
+		queues[i] = q
+		if w.before != nil {
 			w.before(q)
 		}
 	}

@@ -33,10 +33,12 @@ func (b *rig) watch(limit int) int {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if taken += r.Retried + r.Dead; r.Cursor == "" {
+		taken += r.Retried + r.Dead
+		if r.Cursor == "" {
 			return taken
 		}
-		if cursor = r.Cursor; calls > 100 {
+		cursor = r.Cursor
+		if calls > 100 {
 			b.Fatal("it never comes round")
 		}
 	}

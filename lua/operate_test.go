@@ -42,7 +42,8 @@ func TestHeartbeatAlwaysReturnsTheCaller(t *testing.T) {
 		for _, others := range []int{999, 1000, 1500, 6000} {
 			later := ms(b.now() + 2000)
 			for n, args := 0, []string{"ZADD", b.g.Bridges}; n < others; n++ {
-				if args = append(args, later, fmt.Sprintf("b%04d", n)); len(args) > 1000 || n == others-1 {
+				args = append(args, later, fmt.Sprintf("b%04d", n))
+				if len(args) > 1000 || n == others-1 {
 					b.do(args...)
 					args = args[:2]
 				}

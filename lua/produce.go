@@ -345,7 +345,8 @@ func CancelVersions(ctx context.Context, c rueidis.Client, k Keys, ids []string,
 		var at []int // for each message, its index among the arguments
 		for _, i := range which[:fitting(ids[which[0]:])] {
 			at = append(at, len(args))
-			if args = append(args, ids[i]); versions[i] != "" {
+			args = append(args, ids[i])
+			if versions[i] != "" {
 				args = append(args, string(versions[i]))
 			}
 		}

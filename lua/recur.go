@@ -122,7 +122,8 @@ func Recur(ctx context.Context, c rueidis.Client, k Keys, name, before, spec, ti
 	for {
 		r, later, err := recurStep(ctx, c, k, name, before, spec, times, paused)
 		back += r.TakenBack
-		if r.TakenBack = back; err != nil || !later {
+		r.TakenBack = back
+		if err != nil || !later {
 			return r, err
 		}
 	}
@@ -178,7 +179,8 @@ func removeRecurrence(ctx context.Context, c rueidis.Client, k Keys, name string
 		if err != nil {
 			return false, takenBack, err
 		}
-		if takenBack += int(n[1]); n[0] != notReached {
+		takenBack += int(n[1])
+		if n[0] != notReached {
 			return n[0] == 1, takenBack, nil
 		}
 	}

@@ -327,7 +327,8 @@ func (o *ordeal) cancelEntries() {
 	}
 	var some []string
 	for i := range count {
-		if some = append(some, fmt.Sprint("m", i)); o.flip("one") {
+		some = append(some, fmt.Sprint("m", i))
+		if o.flip("one") {
 			break
 		}
 	}
