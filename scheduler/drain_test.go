@@ -301,7 +301,8 @@ func BenchmarkDrain(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if moved += drained.Moved; drained.Wait != 0 {
+			moved += drained.Moved
+			if drained.Wait != 0 {
 				break
 			}
 		}

@@ -56,7 +56,8 @@ func (d *drainer) sawHead(late time.Duration) {
 func (d *drainer) sawHeld(held bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.held = held; held {
+	d.held = held
+	if held {
 		d.head = time.Time{}
 	}
 }

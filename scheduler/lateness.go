@@ -42,7 +42,8 @@ func (l *limitedSince) leaveOut(drained *lua.Drained, began time.Time) {
 	case limited:
 		drained.Late = 0
 	}
-	if l.at = (time.Time{}); limited {
+	l.at = time.Time{}
+	if limited {
 		l.at = began
 	}
 }

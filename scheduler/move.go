@@ -110,7 +110,8 @@ func (m *move) remove(ctx context.Context, k lua.Keys) (outcome moveOutcome, err
 			if err != nil {
 				return err
 			}
-			if outcome = moveRaced; absent || !there.equal(m.one) {
+			outcome = moveRaced
+			if absent || !there.equal(m.one) {
 				return unwatch(ctx, c)
 			}
 			removal := []rueidis.Completed{c.B().Zrem().Key(k.Due).Member(m.one.member).Build(),
