@@ -99,7 +99,8 @@ func (s *partitionSync) all(ctx context.Context) error {
 func (s *partitionSync) stepped() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.done++; s.step != nil {
+	s.done++
+	if s.step != nil {
 		s.step(min(s.done, s.total), s.total)
 	}
 }

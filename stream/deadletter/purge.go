@@ -32,7 +32,8 @@ func (d *DeadLetters) Purge(ctx context.Context, queue string, letters []string)
 		for batch := range slices.Chunk(byPartition[partition], purgeLetters) {
 			n, err := d.deleted(ctx, d.client.B().Xdel().Key(key).Id(batch...).Build())
 			d.told(queue, observe.Purged, n)
-			if purged += n; err != nil {
+			purged += n
+			if err != nil {
 				return purged, fmt.Errorf("purge dead letters of %s: %w", queue, err)
 			}
 		}
@@ -65,9 +66,11 @@ func (d *DeadLetters) PurgeProgress(ctx context.Context, queue string, f Filter,
 		if err != nil {
 			return purged, err
 		}
-		if batch = append(batch, letter.Letter); len(batch) == purgeLetters {
+		batch = append(batch, letter.Letter)
+		if len(batch) == purgeLetters {
 			n, err := d.Purge(ctx, queue, batch)
-			if purged += n; err != nil {
+			purged += n
+			if err != nil {
 				return purged, err
 			}
 			progress(purged)

@@ -175,10 +175,12 @@ func (s *entryFilter) entry(b []byte) (whole bool, err error) {
 	if err != nil || end == 0 {
 		return false, err
 	}
-	if s.last = (byteRange{id, fields}); s.count == 0 {
+	s.last = byteRange{id, fields}
+	if s.count == 0 {
 		s.first = s.last
 	}
-	if s.count++; hit {
+	s.count++
+	if hit {
 		s.keep = append(s.keep, byteRange{s.at, end})
 	}
 	s.at, s.left = end, s.left-1

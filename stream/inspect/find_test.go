@@ -200,7 +200,8 @@ func TestFindInLongStreamsFromBothEnds(t *testing.T) {
 	added := false
 	twiceFound := 0
 	_, err = s.all(t.Context(), r.Keys.Stream, "", func(lua.Entry) error {
-		if twiceFound++; !added {
+		twiceFound++
+		if !added {
 			added = true
 			r.Do("XADD", r.Keys.Stream, "*", "id", s.id)
 		}

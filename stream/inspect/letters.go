@@ -158,7 +158,8 @@ func (r *stateRead) countLetters(ctx context.Context, p *statePartition) (map[Le
 		return nil, 0, err
 	}
 	l.keep(min(statsEntries, length))
-	if r.letters[p.name] = l; end == lettersBudget { // the next read begins here, with the budget that the others leave
+	r.letters[p.name] = l
+	if end == lettersBudget { // the next read begins here, with the budget that the others leave
 		delete(r.letters, p.name)
 	}
 	return maps.Clone(l.kinds), length - l.read, nil

@@ -137,7 +137,8 @@ func readMembers(ctx context.Context, c rueidis.Client, keys lua.Keys, list []*D
 		for first := 0; first < len(batch); {
 			end, bytes := first, int64(0)
 			for end < len(batch) && (end == first || bytes < peekBytes) {
-				if bytes += metas[end]; payloads {
+				bytes += metas[end]
+				if payloads {
 					bytes += batch[end].Bytes
 				}
 				end++

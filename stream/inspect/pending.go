@@ -79,7 +79,8 @@ func Pending(ctx context.Context, c rueidis.Client, prefix, queue, group string,
 			if err != nil {
 				return nil, err
 			}
-			if list = append(list, pendingEntryOf(i, p, notes, now)); len(list) == limit {
+			list = append(list, pendingEntryOf(i, p, notes, now))
+			if len(list) == limit {
 				break
 			}
 		}

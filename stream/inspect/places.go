@@ -169,7 +169,8 @@ func (l *locator) member(ctx context.Context, member string, state State, group 
 	place := placeOf(state, e)
 	_, place.Waits = lua.DueScore(score)
 	place.Due, place.Group = view.ScoreTime(score), group
-	if place.Payload = payload; payload == nil {
+	place.Payload = payload
+	if payload == nil {
 		place.Payload = view.Payload{}
 	}
 	l.add(ctx, Sighting{Place: place, Before: lua.ParseMember(member).Of})

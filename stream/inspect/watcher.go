@@ -111,7 +111,8 @@ func (w *Watcher) inTurn(names []string) (turn []string) {
 		}
 		turn = append(turn, name)
 	}
-	if w.turn += len(turn); len(turn) == len(names) {
+	w.turn += len(turn)
+	if len(turn) == len(names) {
 		w.turn++ // so that the budget for newest entries is not always spent on the same queues
 	}
 	return turn

@@ -78,13 +78,15 @@ func (p *patrol) round(ctx context.Context) error {
 		for candidates := 0; len(hashes) > 0 && candidates < orphanCandidates && inRow < patrolErrors; {
 			b := hashes[0]
 			done, err := p.walk(ctx, b)
-			if candidates += len(b.found); len(b.found) > 0 {
+			candidates += len(b.found)
+			if len(b.found) > 0 {
 				found = append(found, b)
 			}
 			if done || err != nil {
 				hashes = hashes[1:]
 			}
-			if inRow++; err == nil {
+			inRow++
+			if err == nil {
 				inRow = 0
 			} else if failed == nil {
 				failed = err

@@ -27,7 +27,8 @@ func (r *Reclaimer) tellStuck(ctx context.Context, group string, found int) erro
 		if len(now) == mostStuck {
 			break
 		}
-		if now[p.ID] = true; !known[p.ID] {
+		now[p.ID] = true
+		if !known[p.ID] {
 			fresh++
 		}
 	}

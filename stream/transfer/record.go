@@ -289,7 +289,8 @@ func sameMeta(a, b string) bool {
 
 func (r *Record) fill(e lua.Entry) {
 	r.ID, r.Headers, r.MaxAttempts, r.For, r.Error, r.Extra = e.ID, e.Headers, e.MaxAttempts, e.For, e.Error, e.Extra
-	if r.Attempt = e.Attempt; e.Attempt == 1 {
+	r.Attempt = e.Attempt
+	if e.Attempt == 1 {
 		r.Attempt = 0
 	}
 	r.Expires = unixMilli(e.Expires)
@@ -307,7 +308,8 @@ func unixMilli(t time.Time) int64 {
 func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Record, ok bool) {
 	kept := make([]lua.FieldValue, len(fields))
 	for i, f := range fields {
-		if kept[i] = f; f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // in the form of a retry
+		kept[i] = f
+		if f.Field != lua.FieldPayload && !utf8.ValidString(f.Value) { // in the form of a retry
 			kept[i] = lua.FieldValue{Field: "b64:" + f.Field, Value: base64.StdEncoding.EncodeToString([]byte(f.Value))}
 		}
 		if !utf8.ValidString(f.Field) {
@@ -324,7 +326,8 @@ func readyRecord(entryID string, fields []lua.FieldValue, group string) (r Recor
 		}
 	}
 	r = Record{Kind: RecordReady, Payload: e.Payload, Entry: entryID}
-	if r.Due = unixMilli(e.Due); e.Due.IsZero() {
+	r.Due = unixMilli(e.Due)
+	if e.Due.IsZero() {
 		r.Due = unixMilli(lua.EntryTime(entryID))
 	}
 	r.fill(e)
