@@ -32,7 +32,7 @@ for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
--- The retries to remove are known before the first write.
+-- Everything is known before the first write, except the keys of messages: meta is read just before it is removed.
 local reply = {following}
 local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
 local has_turns = turns and found[1] and redis.call('EXISTS', turns) == 1

@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "beffb6baf62d"
+const functionsSource = "afdcbbdda0b6"
 
 func functionList() []Function {
 	return []Function{

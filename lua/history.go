@@ -12,7 +12,7 @@ const (
 	EventScheduled    = "scheduled"
 	EventRescheduled  = "rescheduled"
 	EventCancelled    = "cancelled"
-	EventCancelling   = "cancelling" // a consumer holds it, and is told
+	EventCancelling   = "cancelling" // a consumer holds the message, and learns of the cancellation
 	EventReady        = "ready"
 	EventAcknowledged = "acknowledged"
 	EventRetried      = "retried"

@@ -20,10 +20,10 @@ import (
 // Bridges of all versions agree on the owner of a queue, because they hash whole members.
 type Identity struct {
 	ID      string // ULID of its start
-	Host    string // as the bridge calls its machine or container; "" = not told
-	PID     int    // 0 = not told
-	Version string // "" = not told
-	Level   int    // what the bridge serves: see Level; 1 or less = not told
+	Host    string // as the bridge calls its machine or container; "" = unknown
+	PID     int    // 0 = unknown
+	Version string // "" = unknown
+	Level   int    // what the bridge serves: see Level; 1 or less = unknown
 }
 
 // Bounds of an identity. Heartbeats return 5,000 of them within 1 MiB.

@@ -28,7 +28,7 @@ type Keys struct {
 
 	Push string // hash: group → its push target, JSON; in partition 0
 
-	Actor string // who uses the keys, for the history; "" = not told. No part of a name
+	Actor string // who uses the keys, for the history; "" = not given. No part of a name
 }
 
 // NewKeys returns the key names of a queue, or of one of its partitions. It does not check the names: see CheckPrefix,

@@ -229,24 +229,6 @@ local function waiting(due, cursor, limit, group, ids, weight)
   return cursor, found
 end
 local function main()
-do local may = redis.acl_check_cmd
-local lacks = may and (not may('HSTRLEN', KEYS[2], '0') and {'HSTRLEN', KEYS[2]}
-  or not may('HSTRLEN', KEYS[3], '0') and {'HSTRLEN', KEYS[3]}
-  or KEYS[4] and not may('EXISTS', KEYS[4]) and {'EXISTS', KEYS[4]}
-  or not may('ZREM', KEYS[1], '0') and {'ZREM', KEYS[1]}
-  or KEYS[4] and not may('ZREM', KEYS[4], '0') and {'ZREM', KEYS[4]}
-  or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
-  or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]}
-  or not may('HGET', KEYS[3], '0') and {'HGET', KEYS[3]}
-  or KEYS[6] and not may('HGET', KEYS[6], '0') and {'HGET', KEYS[6]}
-  or not may('TYPE', KEYS[1]) and {'TYPE', KEYS[1]}
-  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
-  or KEYS[5] and not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
-  or KEYS[4] and not may('ZRANGEBYLEX', KEYS[4], '0', '0') and {'ZRANGEBYLEX', KEYS[4]}
-  or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
-  or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]}
-  or not may('ZSCAN', KEYS[1], '0') and {'ZSCAN', KEYS[1]})
-if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script cancel_retries may need; nothing was changed') end end
 local due, payload, meta, turns, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]
 local story = story_of(policy, history, ARGV) -- removes the actor from ARGV
@@ -261,6 +243,16 @@ for i = 4, #ARGV do ids[i - 3] = ARGV[i] end
 local following, found = waiting(due, cursor, limit, group, ids, function(member)
   return (redis.call('HSTRLEN', payload, member) + redis.call('HSTRLEN', meta, member)) / 16
 end)
+do local may = redis.acl_check_cmd
+local lacks = may and (not may('ZREM', KEYS[1], '0') and {'ZREM', KEYS[1]}
+  or not may('HDEL', KEYS[2], '0') and {'HDEL', KEYS[2]}
+  or not may('HDEL', KEYS[3], '0') and {'HDEL', KEYS[3]}
+  or not may('HGET', KEYS[3], '0') and {'HGET', KEYS[3]}
+  or not may('ZRANGE', KEYS[1], '0', '0') and {'ZRANGE', KEYS[1]}
+  or KEYS[5] and not may('XADD', KEYS[5], '0', '0', '0') and {'XADD', KEYS[5]}
+  or not may('ZSCORE', KEYS[1], '0') and {'ZSCORE', KEYS[1]}
+  or not may('ZADD', KEYS[1], '0', '0') and {'ZADD', KEYS[1]})
+if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on "' .. (lacks[2] or '') .. '", which script cancel_retries may need; nothing was changed') end end
 local reply = {following}
 local k = {due = due, turns = turns, wake = wake, held = {}, places = {}}
 local has_turns = turns and found[1] and redis.call('EXISTS', turns) == 1
