@@ -15,10 +15,10 @@ type Observer interface {
 	// Series returns the receiver of the events of a queue, or of one of its groups if group is not "". An empty queue
 	// stands for the events of the bridge itself. The result must not be nil. The caller may keep it.
 	Series(part Part, queue, group string) Series
-	// Call is told of each call to Redis: the name of the script that was run, "" for any other command, the duration and
+	// Call receives each call to Redis: the name of the script that was run, "" for any other command, the duration and
 	// the error.
 	Call(script string, took time.Duration, err error)
-	// BridgeStarted is told of a bridge that begins to run. Until the bridge calls ended, the observer may read the view.
+	// BridgeStarted receives a bridge that begins to run. Until the bridge calls ended, the observer may read the view.
 	BridgeStarted(BridgeView) (ended func())
 }
 

@@ -17,7 +17,7 @@ type Pending struct {
 	Consumer   string
 	Idle       time.Duration // since it was delivered or extended
 	Deliveries int64
-	Cancelled  bool // its message was cancelled, and the consumer is told
+	Cancelled  bool // its message was cancelled, and the consumer learns of the cancellation
 }
 
 // PendingRange selects pending entries, from the oldest on. Zero fields do not restrict, except Count.

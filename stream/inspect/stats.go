@@ -15,7 +15,7 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// Bounds of one look at a queue. Figures beyond them are estimated, and marked as such.
+// Bounds of one read of a queue. Figures beyond these bounds are estimates, and are marked as estimates.
 const (
 	statsEntries = 10_000  // of each walk
 	statsBytes   = 2 << 20 // of each walk

@@ -301,7 +301,7 @@ func (p *Puller) own(ctx context.Context, r *Request, l *line, given lease, entr
 	return found
 }
 
-// GiveBack returns deliveries that no caller was told of: they are delivered again at once, with the same attempt.
+// GiveBack returns deliveries that no caller received: they are delivered again at once, with the same attempt.
 func (p *Puller) GiveBack(ctx context.Context, all []Delivery) {
 	if len(all) == 0 {
 		return

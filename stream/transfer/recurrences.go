@@ -65,7 +65,7 @@ func (e *Export) Recurrences(ctx context.Context) ([]string, error) {
 var occurrencePart = regexp.MustCompile(`^[0-9]+(` + lua.RunSuffix + `)?$`)
 
 // isOccurrence reports whether a record is a scheduled occurrence: without a key, before its first delivery, and with
-// the ID of an occurrence of a recurrence that the import was told of.
+// the ID of an occurrence of a recurrence that the import knows.
 func (im *Import) isOccurrence(r Record) bool {
 	name, at, ok := cutLast(r.messageID())
 	if !ok || !im.recurrences[name] || r.Kind != RecordScheduled || r.key() != "" || !occurrencePart.MatchString(at) {
