@@ -74,7 +74,7 @@ func Example_unpaidOrder() {
 
 	// of the worker
 	handler := func(ctx context.Context, m *bridge.Message) error {
-		return closeUnlessPaid(string(m.Payload)) // one transaction: it may come again, and beside the payment
+		return closeUnlessPaid(string(m.Payload)) // one transaction: it may run again, and concurrently with the payment
 	}
 
 	fmt.Println("cancelled:", err == nil)

@@ -46,7 +46,7 @@ func ExampleRunner() {
 		Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
 	})
 	check(err)
-	verifier, err = standardwebhooks.NewWebhook(change.Key) // the key is told to the partner, this once
+	verifier, err = standardwebhooks.NewWebhook(change.Key) // give the key to the partner: it is shown only once
 	check(err)
 
 	runner, err := push.NewRunner(push.Config{Redis: redis, Prefix: prefix})
