@@ -91,7 +91,7 @@ func cancelMessages(ctx context.Context, a *cli.App, client *bridge.Client, o re
 type cancelledRunning struct {
 	ID      string               `json:"id"`
 	Verdict bridge.CancelVerdict `json:"verdict"`
-	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that are told
+	Holders []bridge.Holder      `json:"holders,omitempty"` // the workers that learn of the cancellation
 	Retries []takenRetry         `json:"retries,omitempty"` // the retries that were cancelled
 }
 

@@ -149,7 +149,7 @@ func markdown(text string) string {
 	return b.String()
 }
 
-// inASCII replaces the other characters by their escapes: groff reads no UTF-8 unless it is told to.
+// inASCII replaces the other characters by their escapes: groff reads UTF-8 only with an option.
 func inASCII(page string) []byte {
 	var b bytes.Buffer
 	for _, r := range page {
