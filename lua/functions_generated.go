@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "afdcbbdda0b6"
+const functionsSource = "69cd21e5dd65"
 
 func functionList() []Function {
 	return []Function{
