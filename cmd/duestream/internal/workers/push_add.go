@@ -101,16 +101,20 @@ time, 502, 503, 504) its circuit opens: messages stay where they are, and a few 
 	f := cmd.Flags()
 	f.StringVarP(&o.Group, "group", "g", "", "consumer group; created if it does not exist (required)")
 	f.StringVar(&o.URL, "url", "", "where to post to: https://… (required)")
-	f.BoolVar(&o.AllowHTTP, "allow-http", false, "let the URL be http://…: anyone on the way can read and change what is sent")
-	f.StringArrayVar(&o.networks, "allow-network", nil, "a network outside of the public internet that may be dialled, like 10.1.0.0/16; may be given again")
-	f.StringVar(&o.keyFile, "key-file", "", "file with the signing key, whsec_…; - is standard input; default: a key is made, or stays")
+	f.BoolVar(&o.AllowHTTP, "allow-http", false,
+		"let the URL be http://…: anyone on the way can read and change what is sent")
+	f.StringArrayVar(&o.networks, "allow-network", nil,
+		"a network outside of the public internet that may be dialled, like 10.1.0.0/16; may be given again")
+	f.StringVar(&o.keyFile, "key-file", "",
+		"file with the signing key, whsec_…; - is standard input; default: a key is made, or stays")
 	f.Var(&o.headers, "header", "header to add to each request; may be given again")
 	f.StringArrayVar(&o.statuses, "dead-status", nil, "status codes that dead-letter at once, besides 410")
 	flags.DurationVar(f, &o.Timeout, "timeout", 10*time.Second, "time for a request and its answer; at most 1m")
 	f.IntVarP(&o.Concurrency, "concurrency", "n", 8, "requests under way from each process")
 	f.IntVar(&o.Failures, "failures", 10, "failures in a row that open the circuit; -1 = never")
 	flags.DurationVar(f, &o.Interval, "interval", 5*time.Second, "time before the first probe while the circuit is open")
-	f.StringVar((*string)(&o.Rate), "rate", "", "requests of all processes together, as 50/s, 30/m or 1/h; default: no limit")
+	f.StringVar((*string)(&o.Rate), "rate", "",
+		"requests of all processes together, as 50/s, 30/m or 1/h; default: no limit")
 	f.IntVar(&o.Burst, "burst", 0, "with --rate, so many at once; default: a tenth of a second's, at least one")
 	flags.DurationVar(f, &o.MaxInterval, "max-interval", 5*time.Minute, "longest time between two probes")
 	_ = cmd.MarkFlagRequired("group")

@@ -44,7 +44,8 @@ func newPushTarget(s admin.PushState) pushTarget {
 		headers = []string{}
 	}
 	statuses := append([]int{}, s.DeadStatus...)
-	return pushTarget{s.Queue, s.Group, s.URL, s.AllowHTTP, s.KeyCount, networks, headers, statuses, admin.Millis(s.Timeout),
+	return pushTarget{s.Queue, s.Group, s.URL, s.AllowHTTP, s.KeyCount, networks, headers, statuses,
+		admin.Millis(s.Timeout),
 		s.Concurrency, s.Failures, admin.Millis(s.Interval), admin.Millis(s.MaxInterval), s.Rate, s.Burst, s.Problem}
 }
 
