@@ -394,7 +394,7 @@ var mutants = []mutant{
 		name: "a queue that nobody knows is taken without a word", file: "cmd/duestream/internal/queues/queue.go",
 		old:  "	if !known && !a.JSON {\n",
 		new:  "	if known && !a.JSON {\n",
-		test: []string{"-run", "TestSettingsMayBeWrittenBeforeTheFirstMessage", "./cmd/duestream/internal/queues"},
+		test: []string{"-run", "TestSettingsOfAnUnknownQueue", "./cmd/duestream/internal/queues"},
 	},
 	{
 		name: "a queue that only has settings is none", file: "bridge/admin/doctor/registry.go",

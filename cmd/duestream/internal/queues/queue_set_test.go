@@ -206,3 +206,20 @@ func TestSettingsMayBeWrittenBeforeTheFirstMessage(t *testing.T) {
 	c.OK("resume", "b")
 	c.OK("queue", "set", "a", "--group", "g", "max_attempts=5")
 }
+
+// A producer that only knows ZADD registers no queue: bridges find it later. Until then its settings come with a note.
+func TestSettingsOfAnUnknownQueueComeWithANote(t *testing.T) {
+	t.Parallel()
+	c := clitest.New(t)
+	const note = "no bridge knows a queue q yet"
+	c.Do("ZADD", c.Key("q", "due"), "4102444800000", "one")
+	for _, args := range [][]string{{"queue", "show", "q"}, {"queue", "set", "q", "max_attempts=5"}} {
+		if r := c.Run(args...); r.Code != exit.OK || !strings.Contains(r.Err, note) {
+			t.Errorf("%q: %+v", args, r)
+		}
+	}
+	c.OK("schedule", "q", "--in", "1h", "x")
+	if r := c.Run("queue", "show", "q"); r.Code != exit.OK || strings.Contains(r.Err, note) {
+		t.Errorf("%+v", r)
+	}
+}
