@@ -262,23 +262,19 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	return false, nil
 }
 
-// endHold ends the hold of an empty partition beyond the count, unless its queue is held. A deletion leaves a partition
-// held if messages came to it meanwhile. Without the hold, a client of an earlier release that brings the partition
-// back can use it. One round trip if the partition is not held, else four.
+// endHold ends the hold of an emptied partition, unless its queue is held. A deletion leaves a partition held if
+// messages came to it meanwhile. A partition that a client of an earlier release has brought back meanwhile needs that
+// as well: no message would become ready there. One round trip if the partition is not held, else three.
 func (s *Scheduler) endHold(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	queue, partition, _ := lua.SplitPartition(name)
+	queue, _, _ := lua.SplitPartition(name)
 	held, err := s.isHeld(ctx, name)
 	if err != nil || !held {
 		return err
 	}
 	held, err = s.isHeld(ctx, queue)
 	if err != nil || held {
-		return err
-	}
-	counts, err := lua.ReadCounts(ctx, s.cfg.Client, s.globals, queue)
-	if err != nil || counts.Latest() > partition {
 		return err
 	}
 	key := lua.NewKeys(s.cfg.Prefix, name).Policy

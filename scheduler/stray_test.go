@@ -274,21 +274,29 @@ func TestAnEmptiedPartitionIsHeldOnlyWithItsQueue(t *testing.T) {
 	}
 }
 
-// A queue that grows to include a partition keeps the partition's hold: it may be a growth that copies the hold of the
-// queue.
-func TestAPartitionThatAGrowthPublishesStaysHeld(t *testing.T) {
+// A client of an earlier release brings back a partition that a deletion has left held. Regression: nothing ended that
+// hold, so no message became ready in the partition. The hold of a paused queue stays.
+func TestAHeldPartitionThatComesBackIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
-	c, prefix, queue := s.Client(t), s.Prefix(t), redistest.Queue(t)
-	from := lua.NewKeys(prefix, queue+"/7")
-	queuetest.Do(t, c, "HSET", from.Policy, "held", "1")
-	b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
-	if err != nil {
-		t.Fatal(err)
+	c, prefix := s.Client(t), s.Prefix(t)
+	for _, paused := range []bool{false, true} {
+		queue := redistest.Queue(t)
+		from := lua.NewKeys(prefix, queue+"/7")
+		queuetest.Do(t, c, "HSET", from.Policy, "held", "1")
+		want := ""
+		if paused {
+			queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, queue).Policy, "held", "1")
+			want = "1"
+		}
+		b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.foundStrays([]string{queue + "/7"})
+		queuetest.PublishCount(t, c, prefix, queue, 8)
+		b.moveStrays(t.Context())
+		redistest.Want(t, "strays", len(b.strays), 0)
+		redistest.Want(t, fmt.Sprint("held, paused ", paused), textOf(t, c, "HGET", from.Policy, "held"), want)
 	}
-	b.foundStrays([]string{queue + "/7"})
-	queuetest.PublishCount(t, c, prefix, queue, 8)
-	b.moveStrays(t.Context())
-	redistest.Want(t, "strays", len(b.strays), 0)
-	redistest.Want(t, "held", textOf(t, c, "HGET", from.Policy, "held"), "1")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/duestream/duestream/bridge"
 	"github.com/duestream/duestream/bridge/admin"
 	"github.com/duestream/duestream/lua"
+	"github.com/duestream/duestream/stream"
 	"github.com/duestream/duestream/stream/pull"
 )
 
@@ -108,34 +109,62 @@ func (c *call) finishAt(name, id string, p admin.Place) error {
 
 // destroy deletes all jobs of a queue. The queue itself stays, with as many partitions: clients go on using it. It goes
 // on when its caller hangs up, because a partition that has lost its settings would serve jobs by the defaults.
-// Whatever fails, it tries to leave all partitions registered and with settings. It may be repeated.
+// After a failed deletion it tries to restore the groups and settings of all partitions. It may be repeated.
 func destroy(c *call) (int, any, error) {
-	globals, client := lua.NewGlobals(c.cfg.Prefix), c.cfg.Redis.Client
-	counts, err := lua.ReadCounts(c.ctx, client, globals, c.name)
+	counts, known, err := c.registered(c.ctx)
+	if err == nil && !known { // an earlier call may have failed between the deletion and the registration
+		counts, err = lua.ReadDeletedCounts(c.ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix), c.name)
+	}
 	if err != nil {
 		return 0, nil, err
 	}
 	ctx, cancel := c.beyondCaller()
-	_, deleteErr := c.cfg.Admin.DeleteQueue(ctx, c.name, true)
+	had, deleteErr := c.cfg.Admin.DeleteQueue(ctx, c.name, true)
 	cancel()
-	unknown := errors.Is(deleteErr, admin.ErrNoQueue)
-	if unknown {
-		deleteErr = nil
-	} else {
+	if !errors.Is(deleteErr, admin.ErrNoQueue) {
 		c.forget([]string{c.name})
+	}
+	if !known && counts.Latest() == 1 { // nothing was there that has to be kept
+		if errors.Is(deleteErr, admin.ErrNoQueue) {
+			deleteErr = nil
+		}
+		return http.StatusNoContent, nil, deleteErr
 	}
 	ctx, cancel = c.beyondCaller()
 	defer cancel()
-	// Read after the deletion: it may have deleted the count of a growth that was published meanwhile. An earlier call
-	// may have failed to register the counts.
-	deleted, readErr := lua.ReadDeletedCounts(ctx, client, globals, c.name)
-	if unknown && deleted.Latest() == 1 {
-		return http.StatusNoContent, nil, readErr
+	return http.StatusNoContent, nil, c.keepQueue(ctx, counts, had.Groups, deleteErr)
+}
+
+// keepQueue registers a queue again after its deletion. If the deletion failed before it reached the registry, it
+// restores the groups and settings that some partitions may have lost, and returns the deletion's error.
+func (c *call) keepQueue(ctx context.Context, counts lua.Counts, groups []string, deleteErr error) error {
+	if errors.Is(deleteErr, admin.ErrNoQueue) {
+		deleteErr = nil
 	}
-	_, registerErr := lua.RegisterCounts(ctx, client, globals, map[string]lua.Counts{c.name: counts.With(deleted...)})
+	var keepErr error
+	if _, known, err := c.registered(ctx); err != nil || known && deleteErr != nil {
+		keepErr = err
+		for _, group := range groups {
+			_, groupErr := stream.EnsureGroup(ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, group)
+			keepErr = errors.Join(keepErr, groupErr)
+		}
+	} else {
+		_, keepErr = lua.RegisterCounts(ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix),
+			map[string]lua.Counts{c.name: counts})
+	}
 	// consumers that wait now need the right ttr for the next job
-	settingsErr := writeSettings(ctx, c.cfg.Admin, c.name)
-	return http.StatusNoContent, nil, errors.Join(deleteErr, readErr, registerErr, settingsErr)
+	return errors.Join(deleteErr, keepErr, writeSettings(ctx, c.cfg.Admin, c.name))
+}
+
+// registered returns the partition counts of the queue in the registry; known is false if it is not there.
+func (c *call) registered(ctx context.Context) (counts lua.Counts, known bool, err error) {
+	globals, client := lua.NewGlobals(c.cfg.Prefix), c.cfg.Redis.Client
+	known, err = client.Do(ctx, client.B().Hexists().Key(globals.Queues).Field(c.name).Build()).AsBool()
+	if err != nil {
+		return nil, false, lua.Classify("HEXISTS "+globals.Queues, err)
+	}
+	counts, err = lua.ReadCounts(ctx, client, globals, c.name)
+	return counts, known, err
 }
 
 // beyondCaller returns a context that ends after the time of one request, although the caller hangs up before.

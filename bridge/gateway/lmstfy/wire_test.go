@@ -316,6 +316,66 @@ func TestADestroyedQueueThatWasNotRegisteredIsRegisteredByARepetition(t *testing
 	d.complete()
 }
 
+// A deletion that fails brings back nothing that the queue did not have. Regression: it registered counts that an
+// operator had deleted, so partitions without groups got jobs; and it registered a misspelt queue.
+func TestADestroyThatFailsRegistersNothingNew(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	queuetest.Do(t, d.redis.Client, "HSET", d.registry, "ns:q", "1", lua.DeletedCounts("ns:q"), "4")
+	d.redis.set(func(_ context.Context, words []string) error {
+		if words[0] == "UNLINK" || words[0] == "EXISTS" {
+			return io.EOF
+		}
+		return nil
+	})
+	for _, name := range []string{"q", "misspelt"} {
+		redistest.Want(t, "status of "+name, d.do("DELETE", "/api/ns/"+name, "").status, http.StatusServiceUnavailable)
+	}
+	redistest.Want(t, "partition counts", queuetest.Text(t, d.redis.Client, "HGET", d.registry, "ns:q"), "1")
+	redistest.Want(t, "misspelt", queuetest.Integer(t, d.redis.Client, "HEXISTS", d.registry, "ns:misspelt"), 0)
+}
+
+// A key in a partition that somebody made up does not give the queue this partition.
+func TestADestroyedQueueGetsNoPartitionThatSomebodyMadeUp(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	queuetest.Do(t, d.redis.Client, "XADD", lua.NewKeys(d.prefix, "ns:q/255").Wake, "*", "due_ms", "1")
+	redistest.Want(t, "status", d.do("DELETE", "/api/ns/q", "").status, http.StatusNoContent)
+	d.complete()
+}
+
+// A deletion that fails halfway leaves every group in every partition. Regression: a group that was not in some of them
+// missed jobs that another one acknowledged.
+func TestADestroyThatFailsKeepsTheGroups(t *testing.T) {
+	t.Parallel()
+	d := newDestroyed(t)
+	for partition := range 4 {
+		key := lua.NewKeys(d.prefix, lua.PartitionName("ns:q", partition)).Stream
+		queuetest.Do(t, d.redis.Client, "XGROUP", "CREATE", key, "audit", "0", "MKSTREAM")
+	}
+	d.redis.set(func(_ context.Context, words []string) error {
+		if d.removes(words, 2) {
+			return io.EOF
+		}
+		return nil
+	})
+	redistest.Want(t, "status", d.do("DELETE", "/api/ns/q", "").status, http.StatusServiceUnavailable)
+	d.redis.set(nil)
+	d.complete()
+	for partition := range 4 {
+		key := lua.NewKeys(d.prefix, lua.PartitionName("ns:q", partition)).Stream
+		groups, err := d.redis.Client.Do(t.Context(), d.redis.Client.B().XinfoGroups().Key(key).Build()).ToArray()
+		found := false
+		for _, group := range groups {
+			fields, _ := group.AsStrMap()
+			found = found || fields["name"] == "audit"
+		}
+		if err != nil || !found {
+			t.Errorf("partition %d has no group audit: %v", partition, err)
+		}
+	}
+}
+
 // While Redis is not available, a queue is never reported as empty.
 func TestABrokenStoreIsNoEmptyQueue(t *testing.T) {
 	t.Parallel()
