@@ -132,7 +132,7 @@ var recurrenceMutants = []mutant{
 		name: "an imported occurrence that is scheduled is in the partition of its ID", file: "stream/transfer/import.go",
 		old:  "\tif im.isOccurrence(r) {\n",
 		new:  "\tif false && im.isOccurrence(r) {\n",
-		test: []string{"-run", "TestARecurrenceThatWasImported", "./integration"},
+		test: []string{"-run", "TestRemovingAnImportedRecurrenceRemovesItsOccurrences", "./integration"},
 	},
 	{
 		name: "what one group has acknowledged is done", file: "lua/find_unfinished.lua",

@@ -26,7 +26,7 @@ func TestBenchPrintsFiguresBesideTheirFloorsAndLeavesNothing(t *testing.T) {
 	out := c.OK(smallBench("enqueue", "deliver", "trip", "lateness", "retry")...)
 	for _, text := range []string{
 		"server ", c.Server.Version(), "append-only file off", "PING ", "prefix duestream-bench",
-		"FIGURE", "FLOOR", "RATIO", "UNIT", "enqueue_one_caller ", "enqueue_one_caller_server",
+		"MEDIAN", "FLOOR", "RATIO", "UNIT", "enqueue_one_caller ", "enqueue_one_caller_server",
 		"enqueue_one_caller_commands", "enqueue_4_callers", "enqueue_8_callers", "enqueue_batches_of_100", "enqueue_8_batches_of_100",
 		"deliver ", "drain_script_alone", "trip_idle_server", "trip_5_per_second_server", "trip_200_per_second_p99",
 		"lateness_p99", "burst_last", "retry ",
