@@ -246,7 +246,7 @@ func Example_throttle() {
 
 	_, err := client.Schedule(ctx, "notices", []byte("disk is full"), bridge.WithID("disk-host-7"), bridge.Dedup(time.Hour))
 	if errors.Is(err, bridge.ErrDuplicate) {
-		err = nil // they were told within the last hour
+		err = nil // the queue accepted a notice within the last hour
 	}
 	check(err)
 
