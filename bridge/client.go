@@ -134,7 +134,7 @@ func Header(name, value string) Option {
 // by policy.
 func MaxAttempts(n int) Option { return func(m *NewMessage) { m.MaxAttempts = n } }
 
-// Delays is a list of delays after failed attempts, of which the last repeats: see [lua.Delays].
+// Delays lists the delays after failed attempts. The last delay repeats: see [lua.Delays].
 type Delays = lua.Delays
 
 // NewDelays returns a list of delays.

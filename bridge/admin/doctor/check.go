@@ -157,8 +157,8 @@ var (
 		"when it ends, all messages in it are gone", "redis-cli PERSIST {key}, and find who sets it",
 		"removes the expiry (`PERSIST`)")
 	lostMeta = check("D303", "member-without-body", Error, "a retry is scheduled, and its meta is gone",
-		"nobody knows any more which message it was, and of which attempt: it will become a dead letter `malformed`, with its "+
-			"payload", "find who deletes from {key}; redrive the letter: duestream dead redrive {queue} --reason malformed")
+		"its message and its attempt are unknown: it will become a dead letter `malformed`, with its payload",
+		"find who deletes from {key}; redrive the letter: duestream dead redrive {queue} --reason malformed")
 	badMeta = check("D304", "bad-meta", Warning, "a scheduled message is malformed",
 		"it will become a dead letter `malformed` when it is due",
 		"mend the producer (docs/reference/protocol.md, section 4); schedule the message again")
@@ -224,9 +224,9 @@ var (
 		"an entry could not be moved (the dead letters refuse it), or a worker has the name of the bridges' own consumer",
 		"what does the bridge's log say? A worker must have another name")
 	idleConsumer = check("D409", "idle-consumer", Note,
-		"a consumer holds nothing, and has not read for two hours (before Redis 7.2 only when there are 100 of them: one that "+
-			"has nothing to read looks the same there)",
-		"bridges remove such after an hour: they do not get to it", "is a bridge running? duestream health",
+		"a consumer holds nothing, and has not read for two hours (before Redis 7.2 only if there are 100 such consumers, "+
+			"because a consumer without new messages looks the same there)",
+		"bridges remove an idle consumer after an hour, and have not removed this one", "is a bridge running? duestream health",
 		"removes it; if it lives, its next read brings it back")
 	notFreed = check("D410", "not-freed", Warning, "an entry that no group needs any more is still there",
 		"memory is not given back", "is a bridge running, and what does its log say of this queue? duestream health",

@@ -48,7 +48,7 @@ with --once, prints one frame, which takes two looks an interval apart.
   WORKERS  that asked for something within a minute, / all of them
 
 ~ before a number: it is an estimate. + behind it: there may be more. -: not known.
-The line with ! says what is wrong, or the worst of it, and what to do next.
+The line with ! names the worst problem, and the next step.
 
 Keys: q quits, s sorts by name, lag, rate or lateness, p pauses (and then nothing is
 asked), arrows, j, k, space and b scroll, + and - change the interval.

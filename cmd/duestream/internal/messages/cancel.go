@@ -21,19 +21,19 @@ func Cancel(a *cli.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel <queue> <id>...",
 		Short: "Take messages out of the schedule",
-		Long: `Takes messages out of the schedule: those that are reported as cancelled will never be
-delivered. When a message is not scheduled any more, but waits to be tried again, its
-retries are cancelled, of all groups. With --retries both are, with --group only the
-retries of one group. What is being worked on is not stopped.
+		Long: `Takes messages out of the schedule. A message that is reported as cancelled will never
+be delivered. If a message is not scheduled, and its retries wait, the retries of all
+groups are cancelled. --retries cancels the scheduled message and its retries. --group
+cancels only the retries of one group. A message that a worker holds is not stopped.
 
-With --running messages are cancelled wherever they are, for all groups or for that of
---group: also what is ready, and what a worker holds. That is reported as cancelling: the
-worker hears of it within 5 seconds, and the message ends when it lets go. A group
-cannot cancel for itself what it has not read, and what is for other groups as well:
-unread. That is what waits for its first delivery, or is ready.
+--running cancels a message wherever it is, for all groups or for that of --group: also
+a ready message, and a message that a worker holds. A held message is reported as
+cancelling: its worker learns of it within 5 seconds, and the message ends when the
+worker releases it. With --group, a message that the group has not read is reported as
+unread, and is not cancelled.
 
-One of which nothing waits is reported, too: exit code 3 when that is true of all of
-them, 6 when of some.`,
+A message that does not wait anywhere is reported as not found. The exit code is 3 if
+that is true of all messages, and 6 if it is true of some.`,
 		Example: `  duestream cancel emails order-42 order-43
   duestream cancel callbacks order-42 --group partner-a
   duestream cancel reports big-one --running`,

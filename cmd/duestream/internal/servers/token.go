@@ -20,8 +20,9 @@ import (
 func Token(a *cli.App) *cobra.Command {
 	return cli.Group(&cobra.Command{
 		Use: "token", Short: "Say who may do what through a gateway",
-		Long: `Tokens: whoever calls a gateway shows the secret of one. It says what its holder may do, and
-with which queues. Redis has no secret, only its hash; docs/guides/tokens.md says what is stored.`,
+		Long: `A client of a gateway shows the secret of a token. The token lists the operations that
+the client may call, and the queues. Redis stores the hash of the secret, not the
+secret: see docs/guides/tokens.md.`,
 		Example: `  duestream token add shop --verb publish --queue 'orders.*'
   duestream token list
   duestream token rm shop`,
