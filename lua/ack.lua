@@ -1,4 +1,5 @@
--- ack: acknowledges entries of a group, and deletes those that no other group needs; then the next message of their key becomes due.
+-- ack: acknowledges entries of a group, and deletes those that no other group needs; then the next message of their key
+--   becomes due.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -7,10 +8,14 @@
 -- KEYS[5] policy (hash)
 -- KEYS[6] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2...] entry, id (entry ID; message ID that the entry must carry, '' = not compared: entry IDs may repeat after a failover; it may be preceded by SEP, the key of the message, and SEP; without the key, the next message of that key waits for the sweep of keys)
+-- ARGV[2...] entry, id (entry ID; message ID that the entry must carry, '' = not compared: entry IDs may repeat after a
+--   failover; it may be preceded by SEP, the key of the message, and SEP; without the key, the next message of that key
+--   waits for the sweep of keys)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
--- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the entries compared before it came to 1 MiB: send it again
--- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more at most, and nothing without message IDs
+-- Returns: per entry an integer: 1 acknowledged, 0 lost (it was no longer pending), -9 not looked at because the
+--   entries compared before it came to 1 MiB: send it again
+-- Complexity: O(log n) per entry and group that holds any, 4,000 such pairs at most; it reads 1 MiB and one entry more
+--   at most, and nothing without message IDs
 -- If a command fails here: acknowledged entries may stay in the stream until trim.
 -- Run twice: harmless; the second run answers 0.
 local policy, history, group = KEYS[5], KEYS[6], ARGV[1]

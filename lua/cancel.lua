@@ -8,9 +8,11 @@
 -- KEYS[6] history (stream)
 -- KEYS[7] turns (zset)
 -- KEYS[8] wake (stream)
--- ARGV[1...] id (string; an ID may be followed by a version, as `versions` returns it: then only that version is cancelled)
+-- ARGV[1...] id (string; an ID may be followed by a version, as `versions` returns it: then only that version is
+--   cancelled)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[6])
--- Returns: per argument an integer: 1 cancelled, it will never be delivered; 0 not scheduled, another version, or the argument is a version; -9 not looked at because the messages before it came to 16 MiB: send it again
+-- Returns: per argument an integer: 1 cancelled, it will never be delivered; 0 not scheduled, another version, or the
+--   argument is a version; -9 not looked at because the messages before it came to 16 MiB: send it again
 -- Complexity: O(log n) per message; it frees 16 MiB and one message more at most
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run answers 0.

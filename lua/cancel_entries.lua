@@ -1,4 +1,5 @@
--- cancel_entries: cancels messages in the stream: deletes entries that no group holds, and marks deliveries that a consumer holds; it works in steps, because no key says which entries carry a message.
+-- cancel_entries: cancels messages in the stream: deletes entries that no group holds, and marks deliveries that a
+--   consumer holds; it works in steps, because no key says which entries carry a message.
 -- Uses: base history free key cancel entry
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -13,7 +14,10 @@
 -- ARGV[4] group (string, '' = every group)
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: the next cursor ('' = all were looked at), last; then for each entry found, or for each group and entry: entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet and another group needs it), consumer ('' = nobody)
+-- Returns: the next cursor ('' = all were looked at), last; then for each entry found, or for each group and entry:
+--   entry, id, group ('' = every group that is asked for), verdict ('1' = cancelled, nobody will be given it; '2' = a
+--   consumer holds it, and learns it with its next extend; '3' = not cancelled, because this group has not read it yet
+--   and another group needs it), consumer ('' = nobody)
 -- Complexity: O(limit + entries found × groups); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing can after the checks.
 -- Run twice: harmless; the second run finds only what a consumer still holds.

@@ -1,4 +1,5 @@
--- cancel_retries: removes waiting retries, and redriven letters, of messages from the schedule for good; it scans the schedule in steps, because no key lists the members of a message.
+-- cancel_retries: removes waiting retries, and redriven letters, of messages from the schedule for good; it scans the
+--   schedule in steps, because no key lists the members of a message.
 -- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -12,7 +13,8 @@
 -- ARGV[3] group (string, '' = every group)
 -- ARGV[4...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' = redriven for all), due (Unix ms)
+-- Returns: the next cursor ('0' = all were scanned); then per retry that was cancelled: member, id, group ('' =
+--   redriven for all), due (Unix ms)
 -- Complexity: O(limit); it frees at most 16 MiB plus the members of one scan step
 -- If a command fails here: no command can fail after the checks.
 -- Run twice: harmless; the second run finds nothing.

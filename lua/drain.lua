@@ -1,4 +1,5 @@
--- drain: moves due messages into the stream, oldest due first, as far as the policy allows; one that is expired, malformed, or for a group that is gone becomes a dead letter; one whose key is in flight waits for its turn.
+-- drain: moves due messages into the stream, oldest due first, as far as the policy allows; one that is expired,
+--   malformed, or for a group that is gone becomes a dead letter; one whose key is in flight waits for its turn.
 -- Uses: base history entry free key due flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -12,9 +13,16 @@
 -- ARGV[1] limit (integer, members at most)
 -- ARGV[2] max_bytes (integer, bytes of members, payloads and metas: no further member is taken once they are reached)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the dead-letter stream refused some, and each of these waits another minute), late (integer, ms by which the oldest due message was late, without the delay by the rate; 0 also for due times before 2001, which mean now), held (string, '' = nothing due is held back, else the limit that does: 'rate' or 'ready_limit'; then wait is until the next message may pass)
--- Complexity: O(log n) per member; once O(groups) if any message is for a single group, or there is a ready limit; O(1,000) when a limit holds messages back
--- If a command fails here: if the stream refuses an entry, or to list its groups, the batch stops; members added before are removed, the rest stays scheduled. A refusal by the dead-letter stream stops nothing.
+-- Returns: moved (integer), buried (integer), wait (integer, µs until the next due time, -1 = nothing is scheduled or
+--   the queue is held), error (string, '' = none: the stream refused an entry), dead_error (string, '' = none: the
+--   dead-letter stream refused some, and each of these waits another minute), late (integer, ms by which the oldest due
+--   message was late, without the delay by the rate; 0 also for due times before 2001, which mean now), held (string,
+--   '' = nothing due is held back, else the limit that does: 'rate' or 'ready_limit'; then wait is until the next
+--   message may pass)
+-- Complexity: O(log n) per member; once O(groups) if any message is for a single group, or there is a ready limit;
+--   O(1,000) when a limit holds messages back
+-- If a command fails here: if the stream refuses an entry, or to list its groups, the batch stops; members added before
+--   are removed, the rest stays scheduled. A refusal by the dead-letter stream stops nothing.
 -- Run twice: harmless; the second run takes the next members.
 local due, payload, meta, stream, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local turns, policy, rate, history = KEYS[6], KEYS[7], KEYS[8], KEYS[9]

@@ -1,4 +1,5 @@
--- enqueue: takes messages into the schedule; or straight into the stream, if they are due, nothing else is overdue, the queue is not held and its flow not limited.
+-- enqueue: takes messages into the schedule; or straight into the stream, if they are due, nothing else is overdue, the
+--   queue is not held and its flow not limited.
 -- Uses: base history entry free key token message flow
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -12,11 +13,16 @@
 -- ARGV[1] token (string, '' = none: names this call, so that a repeat after a lost reply changes nothing)
 -- ARGV[2] done (string, '' = none: the token of the caller's previous call, whose reply has arrived)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
--- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a fresh ID, not compared: it overwrites a scheduled message with the same ID; '0' = refuse a known ID; ms = also remember this ID for so long; 'replace' = replace the scheduled message with this ID; 'later' and 'earlier' = replace it only with a later, or an earlier, due time)
+-- ARGV[4...] id, when, payload, meta, dedup (string; '+ms' or Unix ms; bytes; JSON object of strings or ''; '' = a
+--   fresh ID, not compared: it overwrites a scheduled message with the same ID; '0' = refuse a known ID; ms = also
+--   remember this ID for so long; 'replace' = replace the scheduled message with this ID; 'later' and 'earlier' =
+--   replace it only with a later, or an earlier, due time)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier call with this token, 4 scheduled instead of the message with its ID, -1 meta malformed), due Unix ms
+-- Returns: per message two integers: verdict (1 scheduled, 2 ready, 0 refused as a duplicate, 3 taken by an earlier
+--   call with this token, 4 scheduled instead of the message with its ID, -1 meta malformed), due Unix ms
 -- Complexity: O(log n) per message, n = scheduled messages
--- If a command fails here: a full server refuses the first write, and then nothing was written; if the stream refuses an entry, the message stays scheduled.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; if the stream refuses
+--   an entry, the message stays scheduled.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, stream, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local seen, policy, history, turns = KEYS[6], KEYS[7], KEYS[8], KEYS[9]

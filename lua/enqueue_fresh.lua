@@ -1,4 +1,5 @@
--- enqueue_fresh: takes messages with fresh IDs into the schedule; the caller has written their payloads and metas just before, on the same connection.
+-- enqueue_fresh: takes messages with fresh IDs into the schedule; the caller has written their payloads and metas just
+--   before, on the same connection.
 -- Uses: base history token
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)
@@ -8,14 +9,18 @@
 -- KEYS[6] policy (hash)
 -- KEYS[7] history (stream)
 -- ARGV[1] token (string, '' = none: names this call, so that a repeat after a lost reply changes nothing)
--- ARGV[2] done (string, '' = none: the token of the caller's previous call, whose reply has arrived, and which refused nothing)
+-- ARGV[2] done (string, '' = none: the token of the caller's previous call, whose reply has arrived, and which refused
+--   nothing)
 -- ARGV[3] token_ms (integer, ms that the token is remembered)
 -- ARGV[4] described (string, the IDs of the messages with a meta, separated by SEP)
 -- ARGV[5...] when, id ('+ms' or Unix ms; string that no other message ever had: not compared)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: verdict (1 scheduled, 3 taken by an earlier call with this token), asked_ms (integer, Unix ms: the time from which '+ms' counts)
+-- Returns: verdict (1 scheduled, 3 taken by an earlier call with this token), asked_ms (integer, Unix ms: the time from
+--   which '+ms' counts)
 -- Complexity: O(log n) per message, n = scheduled messages
--- If a command fails here: a full server refuses the first write; then nothing was scheduled, and the payloads and metas of the caller are deleted. They are deleted, too, if some of them are missing. After any other refusal they are orphans, and swept.
+-- If a command fails here: a full server refuses the first write; then nothing was scheduled, and the payloads and
+--   metas of the caller are deleted. They are deleted, too, if some of them are missing. After any other refusal they
+--   are orphans, and swept.
 -- Run twice: harmless with the same token; without, a message that has left the schedule is taken again.
 local due, payload, meta, wake, seen = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local token, done, token_ms, described = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

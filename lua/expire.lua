@@ -1,4 +1,5 @@
--- expire: sets the expiry and the due time of scheduled messages and waiting retries to now: the next drain makes dead letters of them.
+-- expire: sets the expiry and the due time of scheduled messages and waiting retries to now: the next drain makes dead
+--   letters of them.
 -- Uses: base history entry free key
 -- KEYS[1] due (zset)
 -- KEYS[2] meta (hash)
@@ -8,9 +9,12 @@
 -- KEYS[6] turns (zset)
 -- ARGV[1...] member (bytes)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[5])
--- Returns: per member an integer: 1 it has expired now, and is due, so it will not be delivered; 2 it had expired and was due before; 0 not scheduled; -1 its meta has no room for an expiry, nothing was changed; -9 not looked at because the metas before it came to 1 MiB: send it again
+-- Returns: per member an integer: 1 it has expired now, and is due, so it will not be delivered; 2 it had expired and
+--   was due before; 0 not scheduled; -1 its meta has no room for an expiry, nothing was changed; -9 not looked at
+--   because the metas before it came to 1 MiB: send it again
 -- Complexity: O(log n) per member
--- If a command fails here: nothing can after the type check. For a member that cannot be read, only the due time is changed; drain finds it malformed.
+-- If a command fails here: nothing can after the type check. For a member that cannot be read, only the due time is
+--   changed; drain finds it malformed.
 -- Run twice: harmless; the second run answers 2, or 0 when it has become a dead letter meanwhile.
 local due, meta, wake = KEYS[1], KEYS[2], KEYS[3]
 local policy, history, turns = KEYS[4], KEYS[5], KEYS[6]

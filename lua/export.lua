@@ -1,4 +1,5 @@
--- export: reads a page of the schedule in the order of due time and member: each member with its payload and meta, all of one moment.
+-- export: reads a page of the schedule in the order of due time and member: each member with its payload and meta, all
+--   of one moment.
 -- Uses: base
 -- KEYS[1] due (zset)
 -- KEYS[2] payload (hash)

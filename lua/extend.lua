@@ -6,9 +6,11 @@
 -- KEYS[4] history (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
--- ARGV[3...] entry, id (entry ID, which may be followed by a space and the idle time to set, ms; message ID, for the dead letter of an entry that was deleted)
+-- ARGV[3...] entry, id (entry ID, which may be followed by a space and the idle time to set, ms; message ID, for the
+--   dead letter of an entry that was deleted)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended, too, but the message needs no more work, and every exit ends it
+-- Returns: per entry an integer: 1 extended, 0 lost, 2 cancelled: it is extended, too, but the message needs no more
+--   work, and every exit ends it
 -- Complexity: O(log n) per entry; of cancelled entries it reads 1 MiB and one entry more at most
 -- If a command fails here: some entries are extended, the others not.
 -- Run twice: harmless.

@@ -5,8 +5,10 @@
 -- ARGV[1] cursor (integer, of HSCAN)
 -- ARGV[2] limit (integer, fields looked at, roughly)
 -- ARGV[3...] field (string, to be checked, too)
--- Returns: cursor (string), looked (integer, how many fields were scanned), then the orphans (string): those of the given fields, and those found by the scan
--- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because a scan always returns the values
+-- Returns: cursor (string), looked (integer, how many fields were scanned), then the orphans (string): those of the
+--   given fields, and those found by the scan
+-- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because a scan
+--   always returns the values
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.
 local due, fields = KEYS[1], KEYS[2]

@@ -1,11 +1,13 @@
--- find_unfinished: looks whether any of some messages with the field overlap is unfinished: scheduled, retried, imported, or in an entry that a group has not acknowledged.
+-- find_unfinished: looks whether any of some messages with the field overlap is unfinished: scheduled, retried,
+--   imported, or in an entry that a group has not acknowledged.
 -- Uses: base free
 -- KEYS[1] due (zset)
 -- KEYS[2] stream (stream)
 -- ARGV[1] cursor (entry ID to go on from; '0-0' at first)
 -- ARGV[2] limit (integer, entries to look at)
 -- ARGV[3...] id, entries (string; the entries that earlier calls have found with this ID, separated by spaces)
--- Returns: verdict (1 = a message is unfinished, 0 = none is, 2 = there are more entries to look at), the next cursor, and for each entry that was found: id, entry
+-- Returns: verdict (1 = a message is unfinished, 0 = none is, 2 = there are more entries to look at), the next cursor,
+--   and for each entry that was found: id, entry
 -- Complexity: O(limit + IDs × (groups + their entries)); it reads 1 MiB and one entry more at most
 -- If a command fails here: nothing was changed.
 -- Run twice: harmless; it only reads.

@@ -3,7 +3,9 @@
 -- KEYS[1] bridges (zset)
 -- ARGV[1] bridge (string, its identity, new at each start)
 -- ARGV[2] timeout (integer, ms: a bridge is gone if its heartbeat is older than that, or as far ahead of the clock)
--- Returns: now (integer, Unix ms), then the live bridges (strings): all of them, the caller included, and any other member of at most 256 bytes that somebody added. If there are more than 5,000, or 1 MiB, only the newest heartbeats: the owner of a queue among all bridges is also its owner among fewer bridges that include it
+-- Returns: now (integer, Unix ms), then the live bridges (strings): all of them, the caller included, and any other
+--   member of at most 256 bytes that somebody added. If there are more than 5,000, or 1 MiB, only the newest
+--   heartbeats: the owner of a queue among all bridges is also its owner among fewer bridges that include it
 -- Complexity: O(b), b = bridges
 -- If a command fails here: the bridge keeps its last assignment.
 -- Run twice: harmless.

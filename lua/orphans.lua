@@ -4,9 +4,13 @@
 -- KEYS[2] fields (hash)
 -- ARGV[1] cursor (integer, of HSCAN)
 -- ARGV[2] limit (integer, fields looked at, roughly)
--- ARGV[3...] field, length, ripe (string; integer, bytes of its value when it was found, '' = not compared; '1' = delete it, '0' = only look)
--- Returns: deleted (integer), cursor (string), then for each given field an integer (bytes of its value: it is an orphan still, or was until now; -1: it has a member, or its value has changed: it must be found again before it may be deleted), then for each orphan found now two values (field, string; bytes of its value, integer)
--- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because a scan always returns the values
+-- ARGV[3...] field, length, ripe (string; integer, bytes of its value when it was found, '' = not compared; '1' =
+--   delete it, '0' = only look)
+-- Returns: deleted (integer), cursor (string), then for each given field an integer (bytes of its value: it is an
+--   orphan still, or was until now; -1: it has a member, or its value has changed: it must be found again before it may
+--   be deleted), then for each orphan found now two values (field, string; bytes of its value, integer)
+-- Complexity: O(limit + given fields); it reads 1 MiB more than one bucket of the hash holds at most, because a scan
+--   always returns the values
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local due, fields = KEYS[1], KEYS[2]

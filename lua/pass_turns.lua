@@ -1,4 +1,6 @@
--- pass_turns: makes the next message of a key due, if the entry or retry that held the key is gone, or every group has acknowledged it (for workers that only call XACK); also removes places in line without a waiting message. A call looks at a part of the keys.
+-- pass_turns: makes the next message of a key due, if the entry or retry that held the key is gone, or every group has
+--   acknowledged it (for workers that only call XACK); also removes places in line without a waiting message. A call
+--   looks at a part of the keys.
 -- Uses: base history entry free key
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -9,8 +11,10 @@
 -- ARGV[2] rank (integer, waiting members that earlier calls of this round looked at, 0 at first)
 -- ARGV[3] limit (integer, how many keys, waiting members, and places in line to look at)
 -- ARGV[4] place (string: the member of turns after which to go on, '' at first)
--- Returns: cursor ('' = the round is complete), rank (0 = complete), freed (integer, holders of a key that were gone), moved (integer, messages that became due), place ('' = complete), cleared (integer, places removed)
--- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads 1 MiB of entries and metas at most, and one more of each
+-- Returns: cursor ('' = the round is complete), rank (0 = complete), freed (integer, holders of a key that were gone),
+--   moved (integer, messages that became due), place ('' = complete), cleared (integer, places removed)
+-- Complexity: O(limit × log n), and O(groups) for each key in flight; it reads 1 MiB of entries and metas at most, and
+--   one more of each
 -- If a command fails here: the rest stays for the next pass.
 -- Run twice: harmless.
 local stream, due, meta, wake, turns = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

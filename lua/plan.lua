@@ -9,15 +9,19 @@
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
 -- ARGV[1] name (string)
--- ARGV[2] before (string, the plan as it was read; nothing is done if another call has planned, or changed the spec, since)
--- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned after this call; planning goes on at the end of the last one)
+-- ARGV[2] before (string, the plan as it was read; nothing is done if another call has planned, or changed the spec,
+--   since)
+-- ARGV[3] spans (string, <from>-<to> in Unix ms with commas, 8 at most: the stretches of time that are planned after
+--   this call; planning goes on at the end of the last one)
 -- ARGV[4] body (bytes, payload of each message; '' = none)
 -- ARGV[5] fields (string, meta of each message: JSON object of strings; '' = none)
 -- ARGV[6...] at, due_ms (integers, Unix ms: the time in the message's ID; when it is due, 0 = count, add no message)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
 -- Returns: verdict (1 = planned, 0 = the plan is another one), plan (string, the current one)
 -- Complexity: O(log n) per occurrence, n = scheduled messages
--- If a command fails here: a full server refuses the first write, and then nothing was planned; after a later refusal the same occurrences are planned again under the same IDs. Those that were added already then count as foreign messages: they are delivered, and not taken back with the recurrence.
+-- If a command fails here: a full server refuses the first write, and then nothing was planned; after a later refusal
+--   the same occurrences are planned again under the same IDs. Those that were added already then count as foreign
+--   messages: they are delivered, and not taken back with the recurrence.
 -- Run twice: harmless; the second run finds another plan.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]

@@ -1,4 +1,5 @@
--- receive: gives a consumer entries that its group has not been given yet, each to be done within a time that the caller chooses.
+-- receive: gives a consumer entries that its group has not been given yet, each to be done within a time that the
+--   caller chooses.
 -- Uses: base free lease
 -- KEYS[1] stream (stream)
 -- KEYS[2] policy (hash)
@@ -6,10 +7,13 @@
 -- KEYS[4] wake (stream)
 -- ARGV[1] group (string)
 -- ARGV[2] consumer (string)
--- ARGV[3] idle (integer, ms: the idle time with which the entries start: the visibility timeout less the time in which they are to be done)
+-- ARGV[3] idle (integer, ms: the idle time with which the entries start: the visibility timeout less the time in which
+--   they are to be done)
 -- ARGV[4] limit (integer, entries at most)
--- ARGV[5] within (integer, ms: the time in which the entries are to be done; recorded as a lease if neither this nor idle is 0)
--- Returns: last (entry ID: the group has been given all entries up to it; '' = there may be more), held (integer: 1 = the workers are paused, nothing is given), then for each entry a list of its ID and its fields
+-- ARGV[5] within (integer, ms: the time in which the entries are to be done; recorded as a lease if neither this nor
+--   idle is 0)
+-- Returns: last (entry ID: the group has been given all entries up to it; '' = there may be more), held (integer: 1 =
+--   the workers are paused, nothing is given), then for each entry a list of its ID and its fields
 -- Complexity: O(1) per entry and per group; and O(log n) for two leases per entry, 200 at most
 -- If a command fails here: entries that were read are pending, and are reclaimed after the visibility timeout.
 -- Run twice: harmless; the second run gives the next entries.

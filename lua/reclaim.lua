@@ -1,4 +1,5 @@
--- reclaim: takes entries that a group has held for longer than the visibility timeout as failed: each becomes a retry or a dead letter; one that was cancelled meanwhile ends.
+-- reclaim: takes entries that a group has held for longer than the visibility timeout as failed: each becomes a retry
+--   or a dead letter; one that was cancelled meanwhile ends.
 -- Uses: base history entry free key exit calm lease held cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -12,20 +13,25 @@
 -- KEYS[10] leases (zset)
 -- KEYS[11] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy, each as ' name=integer': retry_for_ms, max_crashes)
+-- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy,
+--   each as ' name=integer': retry_for_ms, max_crashes)
 -- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further)
 -- ARGV[4] consumer (string, the name under which entries are claimed)
 -- ARGV[5] min_idle (integer, ms: the visibility timeout)
 -- ARGV[6] cursor (entry ID to go on from, '0-0' at first)
 -- ARGV[7] limit (integer, entries at most; and as many leases)
 -- ARGV[8] max_bytes (integer, bytes of entries: no further one is taken once they are reached)
--- ARGV[9] shortest (integer, ms: the shortest visibility timeout of the queue's groups; idle times then count only while the queue was watched; 0 = idle times count in full)
--- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held; absent or 0 = none)
+-- ARGV[9] shortest (integer, ms: the shortest visibility timeout of the queue's groups; idle times then count only
+--   while the queue was watched; 0 = idle times count in full)
+-- ARGV[10] notes (integer, how many of the oldest pending entries to look at, to record since when they are held;
+--   absent or 0 = none)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[11])
--- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried, skipped, stuck, cancelled (integers)
---   and leases (integer: 1 = the call dealt with some ended leases, and more have ended: call again)
+-- Returns: cursor (entry ID for the next call, '0-0' = all were looked at, and no lease is over), retried, buried,
+--   skipped, stuck, cancelled (integers) and leases (integer: 1 = the call dealt with some ended leases, and more have
+--   ended: call again)
 -- Complexity: O(log n) per entry, and 10 pending entries looked at for each; and the notes
--- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility timeout.
+-- If a command fails here: the entry stays pending, under the reclaimer's name, and is taken again after the visibility
+--   timeout.
 -- Run twice: harmless; the second run finds the next entries.
 local LOOKED_AT = 10 -- pending entries that XAUTOCLAIM with COUNT 1 looks at
 local k = {

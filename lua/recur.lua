@@ -1,4 +1,5 @@
--- recur: writes or changes a recurrence: planned messages of the former spec that are due later, and still scheduled, are taken back.
+-- recur: writes or changes a recurrence: planned messages of the former spec that are due later, and still scheduled,
+--   are taken back.
 -- Uses: base history recur
 -- KEYS[1] recurring (hash)
 -- KEYS[2] planned (hash)
@@ -12,11 +13,16 @@
 -- ARGV[3] version (string, SHA-1 of the spec in hex)
 -- ARGV[4] spec (bytes, JSON)
 -- ARGV[5] paused (integer, 1 = the spec is paused: all planned messages are taken back)
--- ARGV[6] times (string, a word that stands for the times of the spec: if it changes, planning begins from now; else it goes on, also for times that have passed unplanned)
+-- ARGV[6] times (string, a word that stands for the times of the spec: if it changes, planning begins from now; else it
+--   goes on, also for times that have passed unplanned)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: verdict (1 = written, 2 = the spec is there already, 0 = there is another spec than before, -9 = not yet, because the messages taken back came to 16 MiB: send it again; the former spec stays in force until then), taken back (integer), plan (string, the current one)
--- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
--- If a command fails here: a full server refuses the first write, unless it pauses, and then nothing was written; after a later refusal planned messages of the former spec stay.
+-- Returns: verdict (1 = written, 2 = the spec is there already, 0 = there is another spec than before, -9 = not yet,
+--   because the messages taken back came to 16 MiB: send it again; the former spec stays in force until then), taken
+--   back (integer), plan (string, the current one)
+-- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message
+--   more
+-- If a command fails here: a full server refuses the first write, unless it pauses, and then nothing was written; after
+--   a later refusal planned messages of the former spec stay.
 -- Run twice: harmless; the second run changes nothing, or goes on.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local policy, history = KEYS[6], KEYS[7]

@@ -1,4 +1,5 @@
--- redrive: schedules dead letters again, each for the group in which it failed or for another one, with attempt 1 and without its old expiry; also letters of other partitions, which the caller deletes there afterwards.
+-- redrive: schedules dead letters again, each for the group in which it failed or for another one, with attempt 1 and
+--   without its old expiry; also letters of other partitions, which the caller deletes there afterwards.
 -- Uses: base history entry
 -- KEYS[1] dead (stream)
 -- KEYS[2] due (zset)
@@ -8,9 +9,15 @@
 -- KEYS[6] stream (stream)
 -- KEYS[7] policy (hash)
 -- KEYS[8] history (stream)
--- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the given payload, 'moved' = the letter is in another partition, else ''; bytes, for a moved letter all its fields and values in turn, each as <length>:<bytes>; '' = keep, else a JSON object of strings that replaces headers, max_attempts and expires_ms; group that gets it, '' = the one in which it failed)
+-- ARGV[1...] letter, when, edited, payload, fields, to (ID of the dead letter; '+ms' or Unix ms; '1' = deliver the
+--   given payload, 'moved' = the letter is in another partition, else ''; bytes, for a moved letter all its fields and
+--   values in turn, each as <length>:<bytes>; '' = keep, else a JSON object of strings that replaces headers,
+--   max_attempts and expires_ms; group that gets it, '' = the one in which it failed)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: per dead letter an integer: 1 scheduled (a moved letter also by an earlier call), 0 gone, -1 it has no payload (the body was lost or unreadable: give one), -2 fields malformed, -3 its other fields are unreadable, or too large (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters before it came to 1 MiB: send it again
+-- Returns: per dead letter an integer: 1 scheduled (a moved letter also by an earlier call), 0 gone, -1 it has no
+--   payload (the body was lost or unreadable: give one), -2 fields malformed, -3 its other fields are unreadable, or
+--   too large (give fields), -4 the stream has no such group (give another one), -9 not looked at because the letters
+--   before it came to 1 MiB: send it again
 -- Complexity: O(log n) per dead letter, and O(groups)
 -- If a command fails here: before XDEL nothing of this letter is written; after it come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0, or for a moved letter 1, while that is scheduled.

@@ -9,10 +9,13 @@
 -- KEYS[7] history (stream)
 -- ARGV[1] name (string)
 -- ARGV[2] gone (integer, 1 = only if its spec is gone: then the rest of its plan is removed, too)
--- ARGV[3] remember (integer, 1 = its messages must not overlap: those that may be unfinished stay in the plan, until it is called with gone alone, or the recurrence is added again)
+-- ARGV[3] remember (integer, 1 = its messages must not overlap: those that may be unfinished stay in the plan, until it
+--   is called with gone alone, or the recurrence is added again)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[7])
--- Returns: removed (integer, 0 = there was none, -9 = not yet, because the messages taken back came to 16 MiB: send it again), taken back (integer)
--- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message more
+-- Returns: removed (integer, 0 = there was none, -9 = not yet, because the messages taken back came to 16 MiB: send it
+--   again), taken back (integer)
+-- Complexity: O(log n) per occurrence that is planned; 200 of them at most are taken back, of 16 MiB and one message
+--   more
 -- If a command fails here: nothing can after the type check.
 -- Run twice: harmless; the second run finds none, or goes on.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -1,4 +1,5 @@
--- reschedule_retries: changes the due time of waiting retries, and redriven letters, of messages; it works in steps, because no key says which members belong to a message.
+-- reschedule_retries: changes the due time of waiting retries, and redriven letters, of messages; it works in steps,
+--   because no key says which members belong to a message.
 -- Uses: base history entry free key waiting
 -- KEYS[1] due (zset)
 -- KEYS[2] wake (stream)
@@ -12,7 +13,8 @@
 -- ARGV[4] when ('+ms' or Unix ms)
 -- ARGV[5...] id (string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: the next cursor ('0' = all were looked at); then for each retry that was changed: member, id, group ('' = redriven for all), due (Unix ms)
+-- Returns: the next cursor ('0' = all were looked at); then for each retry that was changed: member, id, group ('' =
+--   redriven for all), due (Unix ms)
 -- Complexity: O(limit)
 -- If a command fails here: the due times are changed and the wake token missing: late by the ceiling at most.
 -- Run twice: harmless with an absolute time; a relative one counts from the last run.

@@ -1,15 +1,19 @@
--- restore: writes exported dead letters, each under its old entry ID if that is free and not ahead of the clock, unless the letter exists or was restored before.
+-- restore: writes exported dead letters, each under its old entry ID if that is free and not ahead of the clock, unless
+--   the letter exists or was restored before.
 -- Uses: base history
 -- KEYS[1] dead (stream)
 -- KEYS[2] seen (zset)
 -- KEYS[3] policy (hash)
 -- KEYS[4] history (stream)
 -- ARGV[1] window_ms (integer, ms that each letter is remembered)
--- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as <length>:<bytes>)
+-- ARGV[2...] name, entry, fields (string that no other letter has; its entry ID; its fields and values in turn, each as
+--   <length>:<bytes>)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[4])
--- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the existing letters came to 1 MiB: send it again
+-- Returns: per letter an integer: 1 restored, 0 known, -1 fields malformed, -9 not looked at because the existing
+--   letters came to 1 MiB: send it again
 -- Complexity: O(log n) per letter
--- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal a letter may exist that is not remembered.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal a
+--   letter may exist that is not remembered.
 -- Run twice: harmless within the window, and for longer if a letter has kept its entry ID.
 local dead, seen = KEYS[1], KEYS[2]
 local policy, history = KEYS[3], KEYS[4]

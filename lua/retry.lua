@@ -1,4 +1,5 @@
--- retry: takes entries out of a group's pending list: as failed (a retry, or a dead letter), as dead, as never started (again at once), as snoozed (again later), or as cancelled (never again).
+-- retry: takes entries out of a group's pending list: as failed (a retry, or a dead letter), as dead, as never started
+--   (again at once), as snoozed (again later), or as cancelled (never again).
 -- Uses: base history entry free key exit cancel
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -10,13 +11,19 @@
 -- KEYS[8] policy (hash)
 -- KEYS[9] history (stream)
 -- ARGV[1] group (string)
--- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy, each as ' name=integer': retry_for_ms, max_snoozes)
--- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; '' when each entry has its own delay, or needs none)
--- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared; 'retry' or '', 'dead', 'release', 'snooze', 'cancel', each may be followed by a space and the traceparent of the attempt, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
+-- ARGV[2] max_attempts (integer, for messages without their own; it may be followed by further settings of the policy,
+--   each as ' name=integer': retry_for_ms, max_snoozes)
+-- ARGV[3] delays (integers, comma separated, ms: the i-th follows the i-th failed attempt, the last one all further; ''
+--   when each entry has its own delay, or needs none)
+-- ARGV[4...] entry, id, action, delay, reason, error (entry ID; message ID that was delivered, '' = not compared;
+--   'retry' or '', 'dead', 'release', 'snooze', 'cancel', each may be followed by a space and the traceparent of the
+--   attempt, which is kept in the field last_trace; ms, '' = from delays, a snooze needs one; string; string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4 acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered again, whatever the action was, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
---   and -1 for an entry with a key that would be scheduled again, if the call is without turns: the entry is still
---   pending, or lost
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 1 retry scheduled, 2 dead letter, 3 released, 4
+--   acknowledged because it is for another group, 5 snoozed, 6 cancelled: it will not be delivered again, whatever the
+--   action was, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it
+--   came to 1 MiB: send it again; and -1 for an entry with a key that would be scheduled again, if the call is without
+--   turns: the entry is still pending, or lost
 -- Complexity: O(log n) per entry; it reads 1 MiB and one entry more at most
 -- If a command fails here: before XACK the entry stays pending; after it come only commands that cannot fail.
 -- Run twice: harmless; the second run answers 0.

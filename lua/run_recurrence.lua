@@ -13,9 +13,11 @@
 -- ARGV[3] fields (string, meta of the message: JSON object of strings; '' = none)
 -- ARGV[4] alone (integer, 1 = messages planned for later are taken back, to be planned anew when this message is done)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[8])
--- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because the messages taken back came to 16 MiB: call again), id (string)
+-- Returns: due_ms (integer, Unix ms; -1 = there is no such recurrence, -9 = not yet, because the messages taken back
+--   came to 16 MiB: call again), id (string)
 -- Complexity: O(log n), n = scheduled messages; it takes back at most 16 MiB plus one message
--- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal the message is scheduled and not in the plan.
+-- If a command fails here: a full server refuses the first write, and then nothing was written; after a later refusal
+--   the message is scheduled and not in the plan.
 -- Run twice: another message is scheduled.
 local recurring, planned, due, payload, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local wake, policy, history = KEYS[6], KEYS[7], KEYS[8]

@@ -1,4 +1,5 @@
--- set_target: writes the URL and the settings to which a group's messages are posted, unless somebody else has changed them.
+-- set_target: writes the URL and the settings to which a group's messages are posted, unless somebody else has changed
+--   them.
 -- Uses: base
 -- KEYS[1] push (hash)
 -- ARGV[1] group (string)

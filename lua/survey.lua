@@ -1,10 +1,22 @@
 -- survey: looks at many queues in one round trip, so that idle ones cost nothing.
 -- Uses: base free
--- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash; stream; stream; zset; hash; hash; hash; zset; hash; zset)
--- ARGV[1] held (integer, 1 = for streams without entries, also look whether a group holds deleted ones, which costs as much as the rest)
--- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing is scheduled or the queue is held, -2 = error: the schedule or the stream could not be read, -9 = not looked at, because the heads of the queues before it came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID of the wake token, or an error; unless wait is -2, the error is about a key other than the schedule and the stream), busy (integer: 1 = the stream holds entries, or a group holds some; plus 2 = messages with a key are in flight, or wait), untidy (integer: 0 = no; 1 = dedup windows, notes of reclaims, or leases are left; 2 = more bodies than members are left), standing (string: a text that changes when anybody reads or adds entries; '' = a group holds some, there are none, or there were too many groups to look at), bodies (integer: fields of payload and meta), recurs (integer: recurrences and their plans; 1 more if such a key could not be read, so that the planner looks and reports the error)
+-- KEYS[1...] due, payload, meta, stream, wake, seen, policy, calm, recurring, turns, planned, leases (zset; hash; hash;
+--   stream; stream; zset; hash; hash; hash; zset; hash; zset)
+-- ARGV[1] held (integer, 1 = for streams without entries, also look whether a group holds deleted ones, which costs as
+--   much as the rest)
+-- Returns: per queue: wait (integer, ms until the head is due, -1 = nothing is scheduled or the queue is held, -2 =
+--   error: the schedule or the stream could not be read, -9 = not looked at, because the heads of the queues before it
+--   came to 1 MiB, or their groups to 5,000: ask again), overdue (integer, ms that the head is late), token (string: ID
+--   of the wake token, or an error; unless wait is -2, the error is about a key other than the schedule and the
+--   stream), busy (integer: 1 = the stream holds entries, or a group holds some; plus 2 = messages with a key are in
+--   flight, or wait), untidy (integer: 0 = no; 1 = dedup windows, notes of reclaims, or leases are left; 2 = more
+--   bodies than members are left), standing (string: a text that changes when anybody reads or adds entries; '' = a
+--   group holds some, there are none, or there were too many groups to look at), bodies (integer: fields of payload and
+--   meta), recurs (integer: recurrences and their plans; 1 more if such a key could not be read, so that the planner
+--   looks and reports the error)
 -- Complexity: O(queues × groups)
--- If a command fails here: that queue answers with the error, and with everything else that could be read; the other queues are looked at.
+-- If a command fails here: that queue answers with the error, and with everything else that could be read; the other
+--   queues are looked at.
 -- Run twice: harmless; it only reads.
 local now = now_ms()
 local held = ARGV[1] == '1'

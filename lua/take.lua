@@ -1,19 +1,22 @@
--- take: takes n tokens out of a token bucket, or returns how long to wait for them; gives some back; or only looks when the next one is there.
+-- take: takes n tokens out of a token bucket, or returns how long to wait for them; gives some back; or only looks when
+--   the next one is there.
 -- Uses: base
 -- KEYS[1] bucket (string)
 -- ARGV[1] interval (integer, ns that one token takes to come back)
 -- ARGV[2] burst (integer, how many tokens the bucket holds)
--- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and the rest is owed; 0 = look; negative: give back what was taken in vain)
--- Returns: integer, 0 when they are taken, else µs until they can be. A look: µs until one token is there; negative: for how many µs one has been there
+-- ARGV[3] n (integer, how many to take, 1 to 1,000,000; more than the bucket holds are taken when it is full, and the
+--   rest is owed; 0 = look; negative: give back what was taken in vain)
+-- Returns: integer, 0 when they are taken, else µs until they can be. A look: µs until one token is there; negative:
+--   for how many µs one has been there
 -- Complexity: O(1)
 -- If a command fails here: nothing is taken.
 -- Run twice: the tokens are taken twice.
 local bucket, each, burst, n = KEYS[1], tonumber(ARGV[1]) / 1000, tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, fraction = now_ms()
 local now_us = now * 1000 + fraction
--- The bucket is stored as the time in µs at which it is full again, and the µs per token at that time; the key expires
--- then. After a change of the rate, as many tokens are missing as before. After the clock went back, nobody waits for
--- more than may be owed.
+-- The bucket is stored as the time in µs at which it is full again, and the µs per token at that time; the key
+-- expires then. After a change of the rate, as many tokens are missing as before. After the clock went back, nobody
+-- waits for more than may be owed.
 local full, former = string.match(redis.call('GETRANGE', bucket, 0, 63), '^(%d+%.?%d*) ?(%d*%.?%d*)$')
 full, former = tonumber(full or 0), tonumber(former or 0) or each
 local changed = former ~= each and former > 0

@@ -1,4 +1,5 @@
--- trim: frees entries that every group has acknowledged (for workers that only call XACK), and removes dedup windows that have ended.
+-- trim: frees entries that every group has acknowledged (for workers that only call XACK), and removes dedup windows
+--   that have ended.
 -- Uses: base free token lease
 -- KEYS[1] stream (stream)
 -- KEYS[2] seen (zset)
@@ -7,8 +8,9 @@
 -- ARGV[1] cursor (entry ID to sweep from, after an entry that stays pending, '0-0' at first)
 -- ARGV[2] limit (integer, entries at most; at the head at least 100)
 -- ARGV[3] max_bytes (integer, bytes of entries after which the sweep stops)
--- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer), windows (integer, dedup windows removed), turns (integer: 1 = a message has a key)
---   and leases (integer, leases removed because no consumer holds their entries any more)
+-- Returns: freed (integer), cursor (entry ID to sweep on from, '0-0' = the sweep came to the end), groups (integer),
+--   windows (integer, dedup windows removed), turns (integer: 1 = a message has a key) and leases (integer, leases
+--   removed because no consumer holds their entries any more)
 -- Complexity: O(limit + groups); of the sweep, 4,000 pairs of an entry and a group that holds any, at most
 --   and O(log n) for each of 200 leases
 -- If a command fails here: the rest stays for the next pass.

@@ -116,6 +116,33 @@ func (s *Sources) library(file *source) string {
 	return b.String()
 }
 
+// columns is the greatest length of a generated line that is not copied.
+const columns = 120
+
+// folded returns Lua that begins with start, lists the parts, and ends with end. A part that does not fit begins a new
+// line.
+func folded(start string, parts []string, end string) string {
+	text, length := start, len(start)
+	for i, part := range parts {
+		if i < len(parts)-1 {
+			part += ","
+		} else {
+			part += end
+		}
+		switch {
+		case i == 0:
+		case length+len(" ")+len(part) <= columns:
+			part = " " + part
+		default:
+			text += "\n"
+			part, length = "  "+part, 0
+		}
+		text += part
+		length += len(part)
+	}
+	return text + "\n"
+}
+
 // withoutComments drops empty lines, and lines that are only a comment.
 func withoutComments(text string) string {
 	var b strings.Builder
@@ -141,8 +168,7 @@ func (s *Sources) Generated() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	files["generated/functions.lua"] = "-- " + notice(librarySources) + " The server gets the lines below, " +
-		"with the release and the protocol level filled in.\n" + library
+	files["generated/functions.lua"] = "-- " + notice(librarySources) + "\n" + library
 	files["functions_generated.go"], err = s.functionsGo()
 	return files, err
 }
@@ -152,11 +178,11 @@ const librarySources = "lua/*.lua, lua/lib/*.lua and lua/functions/*.lua"
 
 // scriptNotice returns the first line of a generated script. The server does not get it.
 func scriptNotice(file *source) string {
-	from := []string{"lua/" + file.path}
-	for _, lib := range file.header.Uses {
-		from = append(from, "lua/"+libPath(lib))
+	from := "lua/" + file.path
+	if len(file.header.Uses) > 0 {
+		from += ", lua/lib"
 	}
-	return "-- " + notice(strings.Join(from, ", ")) + " The server gets the lines below.\n"
+	return "-- " + notice(from) + " Sent without this line.\n"
 }
 
 // notice says from which files a file is generated.

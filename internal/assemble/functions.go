@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"go/format"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -108,11 +109,10 @@ func (s *Sources) FunctionsLibrary() (string, error) {
 	}
 	hash := sourceHash(body)
 	return "#!lua name=" + libraryName + "\n" +
-		"-- duestream's scripts as functions, for clients in any language: see docs/reference/protocol.md, section 17. " +
-		"Generated: load a newer one instead of\n" +
-		"-- changing it. Release " + releasePlace + ", source " + hash + ".\n\n" +
+		"-- duestream's scripts as functions, for clients in any language: see docs/reference/protocol.md, section 17.\n" +
+		"-- Generated: load a newer one instead of changing it. Release " + releasePlace + ", source " + hash + ".\n\n" +
 		body +
-		"redis.register_function{function_name = '" + libraryName + "_version', flags = {'no-writes', 'allow-stale'}, " +
+		"redis.register_function{function_name = '" + libraryName + "_version', flags = {'no-writes', 'allow-stale'},\n" +
 		"callback = function()\n" +
 		"  return {'protocol', '1', 'release', '" + releasePlace + "', 'source', '" + hash + "', " +
 		"'level', '" + levelPlace + "'}\n" +
@@ -167,12 +167,19 @@ func (f Function) publish() string {
 	if f.AllowOOM {
 		flags = "'allow-oom'"
 	}
+	args := []string{"'" + f.Name + "'", "'" + f.script + "'", "{" + flags + "}"}
+	for _, list := range [][]string{f.Keys, f.Args, f.Each, f.More, f.Later} {
+		args = append(args, luaList(list))
+	}
 	var former []string
 	for _, call := range f.former {
-		former = append(former, fmt.Sprintf("{keys = %s, each = %s}", luaList(call.keys), luaList(call.each)))
+		former = append(former, "{keys = "+luaList(call.keys), "each = "+luaList(call.each)+"}")
 	}
-	return fmt.Sprintf("publish('%s', '%s', {%s}, %s, %s, %s, %s, %s, {%s})\n", f.Name, f.script, flags, luaList(f.Keys),
-		luaList(f.Args), luaList(f.Each), luaList(f.More), luaList(f.Later), strings.Join(former, ", "))
+	if len(former) == 0 {
+		return folded("publish(", append(args, "{}"), ")")
+	}
+	former[0] = "{" + former[0]
+	return folded("publish(", append(args, former...), "})")
 }
 
 func luaList(names []string) string {
@@ -197,13 +204,28 @@ func (s *Sources) functionsGo() (string, error) {
 	fmt.Fprintf(&b, "const functionsSource = %q\n\n", sourceHash(body))
 	b.WriteString("func functionList() []Function {\n\treturn []Function{\n")
 	for _, f := range functions {
-		fmt.Fprintf(&b, "{\nName: %q,\nDoes: %q,\nKeys: %s,\nMore: %s,\nLater: %s,\nArgs: %s,\nEach: %s,\n", f.Name, f.Does,
-			goList(f.Keys), goList(f.More), goList(f.Later), goList(f.Args), goList(f.Each))
-		fmt.Fprintf(&b, "Returns: %q,\nAllowOOM: %t,\n},\n", f.Returns, f.AllowOOM)
+		fmt.Fprintf(&b, "{\nName: %q,\nDoes: %s,\n", f.Name, goText(f.Does))
+		fmt.Fprintf(&b, "Keys: %s,\nMore: %s,\nLater: %s,\n", goList(f.Keys), goList(f.More), goList(f.Later))
+		fmt.Fprintf(&b, "Args: %s,\nEach: %s,\n", goList(f.Args), goList(f.Each))
+		fmt.Fprintf(&b, "Returns: %s,\nAllowOOM: %t,\n},\n", goText(f.Returns), f.AllowOOM)
 	}
 	b.WriteString("}\n}\n")
 	text, err := format.Source([]byte(b.String()))
 	return string(text), err
+}
+
+// goText returns a Go string, in lines of at most columns when it stands in a field of functionList.
+func goText(text string) string {
+	const most = columns - len(`			Returns:  "" +`)
+	var lines []string
+	for len(text) > most {
+		end := strings.LastIndexByte(text[:most], ' ') + 1
+		if end == 0 {
+			break
+		}
+		lines, text = append(lines, strconv.Quote(text[:end])), text[end:]
+	}
+	return strings.Join(append(lines, strconv.Quote(text)), " +\n")
 }
 
 func goList(names []string) string {

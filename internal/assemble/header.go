@@ -19,7 +19,7 @@ type Header struct {
 	Args     []string // sent once
 	Each     []string // sent for every item, after Args
 	History  bool     // a call with the key of the history has a last argument: who calls
-	Returns  string   // its first line
+	Returns  string
 }
 
 // sections are the beginnings of the lines of a header, in their order. The first line is the purpose.
@@ -46,19 +46,13 @@ func ParseHeader(name, text string) (Header, error) {
 	var h Header
 	seen := map[int]bool{}
 	last := purposeSection
-	for i, line := range strings.Split(text, "\n") {
-		line, isComment := strings.CutPrefix(line, "-- ")
-		if !isComment {
-			break
-		}
-		if i > 0 && strings.HasPrefix(line, "  ") {
-			continue // it continues the line above
-		}
+	for i, item := range headerItems(text) {
+		line := item.text
 		section := sectionOf(line)
 		first := i == 0
 		mayRepeat := section == purposeSection || section == keysSection || section == argsSection
 		if section < last || first && section != purposeSection || seen[section] && !mayRepeat {
-			return h, fmt.Errorf("line %d is out of order: %s", i+1, line)
+			return h, fmt.Errorf("line %d is out of order: %s", item.line, line)
 		}
 		last, seen[section] = section, true
 		if first {
@@ -70,7 +64,7 @@ func ParseHeader(name, text string) (Header, error) {
 			continue
 		}
 		if err := h.add(section, line); err != nil {
-			return h, fmt.Errorf("line %d: %w: %s", i+1, err, line)
+			return h, fmt.Errorf("line %d: %w: %s", item.line, err, line)
 		}
 	}
 	for section, title := range sections {
@@ -87,6 +81,30 @@ func ParseHeader(name, text string) (Header, error) {
 	return h, nil
 }
 
+// headerItem is one item of a header: a comment line, joined with the lines that continue it.
+type headerItem struct {
+	line int // the number of its first line
+	text string
+}
+
+// headerItems returns the items of a header. A line that continues an item is indented by two more spaces.
+func headerItems(text string) (items []headerItem) {
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line, isComment := strings.CutPrefix(strings.TrimSpace(line), "-- ")
+		if !isComment {
+			break
+		}
+		if continued, ok := strings.CutPrefix(line, "  "); ok && len(items) > 0 {
+			items[len(items)-1].text += " " + continued
+			continue
+		}
+		items = append(items, headerItem{line: number, text: line})
+	}
+	return items
+}
+
 func sectionOf(line string) int {
 	for section := len(sections) - 1; section > purposeSection; section-- {
 		if strings.HasPrefix(line, sections[section]) {
@@ -96,7 +114,7 @@ func sectionOf(line string) int {
 	return purposeSection
 }
 
-// add reads one line of the header.
+// add reads one item of the header.
 func (h *Header) add(section int, line string) error {
 	switch section {
 	case usesSection:

@@ -46,7 +46,7 @@ func (s *Sources) guarded(file *source, keep func(text string) string) (string, 
 		"local ok, reply = pcall(main)\n" +
 		"if ok then return reply end\n" +
 		"if is_denied(reply) then " + refusal(file, all) + "end\n" +
-		"return naming_key(reply, {" + strings.Join(types, ", ") + "})\n", nil
+		folded("return naming_key(reply, {", types, "})"), nil
 }
 
 // cutAtFirstWrite cuts a text at firstWriteComment, which is left out. A text without it is returned as after.
@@ -92,8 +92,8 @@ func refusal(file *source, needs []Need) string {
 	}
 	return "do local may = redis.acl_check_cmd\n" +
 		"local lacks = may and (" + strings.Join(checks, "\n  or ") + ")\n" +
-		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') .. " +
-		"'\", which script " + strings.TrimSuffix(file.path, ".lua") + " may need; nothing was changed') end end\n"
+		"if lacks then return redis.error_reply('NOPERM this user lacks ' .. lacks[1] .. ' on \"' .. (lacks[2] or '') ..\n" +
+		"  '\", which script " + strings.TrimSuffix(file.path, ".lua") + " may need; nothing was changed') end end\n"
 }
 
 // check returns the Lua expression that is false if the user may run a command without keys, else a list: the command

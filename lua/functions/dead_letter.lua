@@ -1,4 +1,5 @@
--- dead_letter: gives up entries of a group: each leaves the pending list and becomes a dead letter at once, with reason dead_letter.
+-- dead_letter: gives up entries of a group: each leaves the pending list and becomes a dead letter at once, with reason
+--   dead_letter.
 -- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -12,7 +13,9 @@
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id, error (entry ID; message ID that was delivered, '' = not compared; string)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter, 4 acknowledged because it is for
+--   another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it
+--   came to 1 MiB: send it again
 -- Complexity: O(log n) per entry
 -- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.

@@ -1,4 +1,5 @@
--- release: takes entries out of a group's pending list as never started: each is scheduled again at once, with the same attempt.
+-- release: takes entries out of a group's pending list as never started: each is scheduled again at once, with the same
+--   attempt.
 -- Uses: base history entry free key exit
 -- KEYS[1] stream (stream)
 -- KEYS[2] due (zset)
@@ -12,8 +13,10 @@
 -- ARGV[1] group (string)
 -- ARGV[2...] entry, id (entry ID; message ID that was delivered, '' = not compared)
 -- ARGV[#] actor (string, who calls; the last one, given with KEYS[9])
--- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body was deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was refused, -9 not looked at because the entries before it came to 1 MiB: send it again
---   and -1 for an entry with a key if the call is without turns: the entry is still pending, or lost
+-- Returns: per entry an integer: 0 lost (it was no longer pending), 2 dead letter (it is malformed, or its body was
+--   deleted), 3 released, 4 acknowledged because it is for another group, -1 still pending because the dead letter was
+--   refused, -9 not looked at because the entries before it came to 1 MiB: send it again; and -1 for an entry with a
+--   key if the call is without turns: the entry is still pending, or lost
 -- Complexity: O(log n) per entry
 -- If a command fails here: as in retry, which does the work.
 -- Run twice: harmless; the second run answers 0.

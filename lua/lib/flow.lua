@@ -21,8 +21,8 @@ local function waits_for_drain(policy)
 end
 
 -- Starts the flow control of a drain from values of the policy; nil if nothing is limited. The token bucket of the rate
--- is one time in µs, at which it is full again; the key rate holds it until then. So a clock that goes back empties the
--- bucket at most, and no clock overfills it. begin_flow is called before the first write, and tries the writes that
+-- is one time in µs, at which it is full again; the key rate holds it until then. So a clock that goes back empties
+-- the bucket at most, and no clock overfills it. begin_flow is called before the first write, and tries the writes that
 -- only a limited drain makes. Its functions are inside it, because other drains need not create them.
 local function begin_flow(per, burst, free, ready_limit, due, stream, rate, now, fraction)
   local each = interval_of(per) -- µs
