@@ -29,8 +29,8 @@ type BridgeNumbers = observe.Status
 // Event is a kind of event: see [observe.Event].
 type Event = observe.Event
 
-// Kinds of events. A comment "AddTimed: …" says that the event is reported with a duration, and "AddSized: …" with a
-// number; then it says which one.
+// Kinds of events. A comment "AddTimed: …" says that the event is reported with a duration, and "AddSized: …" with
+// a number; then it says which one.
 const (
 	// of a client
 	EventEnqueued      = observe.Enqueued      // messages stored in one call

@@ -39,8 +39,8 @@ func recipes(t *testing.T) []string {
 var withoutTranscripts = []string{"docs/guides/idempotent-handlers.md", "docs/guides/test-a-handler.md"}
 
 // TestGuides replays the commands of docs/guides, duestream and redis-cli alike: all pages at once, on one server with
-// one bridge, and the blocks of a page in order. Transcripts of redis-cli have the form of TestDocumentedTranscripts. In
-// a transcript of the command (```console)
+// one bridge, and the blocks of a page in order. Transcripts of redis-cli have the form of TestDocumentedTranscripts.
+// In a transcript of the command (```console)
 //
 //	# within 5 s        repeats the next line until its output is the documented one
 //	$ COMMAND           is run by bash, with the duestream of this tree; its whole output follows

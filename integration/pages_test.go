@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Pages are short, and fit on a screen: at most 300 lines, 120 columns outside of tables and code, and 200 characters in
-// a cell of a table.
+// Pages are short, and fit on a screen: at most 300 lines, 120 columns outside of tables and code, and 200 characters
+// in a cell of a table.
 func TestPagesAreShort(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")

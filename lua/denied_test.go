@@ -89,8 +89,8 @@ func TestScriptIsRefusedBeforeItBegins(t *testing.T) {
 	})
 }
 
-// The commands that assemble.Needs reads from the texts are enough for everything a script does: batches of 1, of more than 16,
-// of 200, with groups, tokens, dedup windows, retries, dead letters, lost and malformed ones.
+// The commands that assemble.Needs reads from the texts are enough for everything a script does: batches of 1, of more
+// than 16, of 200, with groups, tokens, dedup windows, retries, dead letters, lost and malformed ones.
 func TestScriptsNeedNoMoreThanIsRead(t *testing.T) {
 	t.Parallel()
 	withUsers(t, func(b *rig) {

@@ -45,8 +45,8 @@ func ParsePlace(place string) (member string, due float64, ok bool) {
 	return parts[3], due, err == nil
 }
 
-// TurnsPassed is the result of one PassTurns, and where the next call continues. The call scans three lists, each with a
-// position of its own: keys, waiting members, and places in line. A scan is complete when Cursor is "", Rank is 0, or
+// TurnsPassed is the result of one PassTurns, and where the next call continues. The call scans three lists, each with
+// a position of its own: keys, waiting members, and places in line. A scan is complete when Cursor is "", Rank is 0, or
 // Place is "".
 type TurnsPassed struct {
 	Cursor  string // the last key that was examined
@@ -60,10 +60,10 @@ type TurnsPassed struct {
 var passTurnsScript = load("pass_turns", []string{"stream", "due", "meta", "wake", "turns"},
 	[]string{"cursor", "rank", "limit", "place"}, nil)
 
-// PassTurns examines up to limit message keys, waiting members, and places in line, from where an earlier call ended. If
-// the message that held a key is gone, or every group has acknowledged it, the key's next message becomes due. Ack and
-// Retry also make the next message due, so this matters only where a worker calls neither. PassTurns also removes the
-// places in line of messages that were cancelled, or moved, by plain commands.
+// PassTurns examines up to limit message keys, waiting members, and places in line, from where an earlier call ended.
+// If the message that held a key is gone, or every group has acknowledged it, the key's next message becomes due. Ack
+// and Retry also make the next message due, so this matters only where a worker calls neither. PassTurns also removes
+// the places in line of messages that were cancelled, or moved, by plain commands.
 func PassTurns(ctx context.Context, c rueidis.Client, k Keys, from TurnsPassed, limit int) (TurnsPassed, error) {
 	reply, err := passTurnsScript.list(ctx, c, []string{k.Stream, k.Due, k.Meta, k.Wake, k.Turns},
 		[]string{from.Cursor, strconv.Itoa(from.Rank), strconv.Itoa(limit), from.Place}, 6)

@@ -59,8 +59,8 @@ const (
 	SettingKeyFailure  = "key_failure"  // block or skip
 )
 
-// Policy is the set of rules for one group of a queue. It is stored in Redis: a setting that a queue lacks comes from the
-// defaults of the prefix, which a bridge can write at its start. Policy is comparable. Get one from ReadPolicy or
+// Policy is the set of rules for one group of a queue. It is stored in Redis: a setting that a queue lacks comes from
+// the defaults of the prefix, which a bridge can write at its start. Policy is comparable. Get one from ReadPolicy or
 // DefaultPolicy: the zero value is invalid.
 type Policy struct {
 	// VisibilityTimeout is how long an entry may stay pending without an extension before it counts as abandoned: 100ms

@@ -105,8 +105,8 @@ func (c *call) receive(queues []string, weights []int) (int, any, error) {
 	return 0, nil, nil
 }
 
-// beginWait counts this request as waiting instead of busy, until done is called. It fails if too many requests wait; one
-// token may have a quarter of MaxPolls.
+// beginWait counts this request as waiting instead of busy, until done is called. It fails if too many requests wait;
+// one token may have a quarter of MaxPolls.
 func (g *Gateway) beginWait(w http.ResponseWriter) (done func(), err error) {
 	token := tokenOf(w)
 	if g.waiting.begin(token) {

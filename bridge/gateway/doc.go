@@ -1,5 +1,6 @@
 // Package gateway serves duestream over HTTP, under /v1, for programs that may not connect to Redis.
-// docs/reference/http.md describes the API for people, and openapi.json for tools. GET /v1/openapi.json returns that document.
+// docs/reference/http.md describes the API for people, and openapi.json for tools. GET /v1/openapi.json returns that
+// document.
 //
 //	store, err := access.Open(access.Config{Client: redis.Client})
 //	g, err := gateway.New(gateway.Config{Redis: redis, Access: store})

@@ -34,8 +34,8 @@ func newCircuit(t Target, log *slog.Logger) *circuit {
 	return &circuit{failures: t.Failures, first: t.Interval, most: t.MaxInterval, log: log}
 }
 
-// configure applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless the
-// circuit breaker is switched off.
+// configure applies the new settings of a changed target. The circuit keeps its state and its count of failures, unless
+// the circuit breaker is switched off.
 func (c *circuit) configure(t Target) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

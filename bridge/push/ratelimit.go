@@ -73,8 +73,8 @@ func (l *rateLimit) bind(cfg *bridge.WorkerConfig, turn context.Context, deliver
 	}
 }
 
-// admit waits until the rate allows further requests within readAhead, after those of the messages that already wait. It
-// returns how many, at most limit; zero when ctx ends.
+// admit waits until the rate allows further requests within readAhead, after those of the messages that already wait.
+// It returns how many, at most limit; zero when ctx ends.
 func (l *rateLimit) admit(ctx context.Context, limit int, waiting func() int) (n int, err error) {
 	for ctx.Err() == nil {
 		others := waiting() // before the call: a message that takes its token meanwhile must count twice, not never

@@ -164,9 +164,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// readTargets reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go on
-// unchanged. If only some masters of a cluster cannot be reached, it returns away and no err: the queues of the other
-// masters are served.
+// readTargets reads the targets, and starts, changes or stops their services to match. Targets that cannot be read go
+// on unchanged. If only some masters of a cluster cannot be reached, it returns away and no err: the queues of the
+// other masters are served.
 func (r *Runner) readTargets(ctx context.Context) (away, err error) {
 	queues, failed := r.store.queues(ctx)
 	if failed == nil {

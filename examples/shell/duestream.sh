@@ -24,8 +24,9 @@ keys() {
   for kind in "${@:2}"; do keys+=("$prefix:{${queue:?}${n:+/$n}}:$kind"); done
 }
 
-# partitions — sets count to the largest partition count that the queue has had since it was last deleted. It reads the registry every 5 s. If the
-# registry does not have the queue, it registers it with the bridges. Without this, they find it on their own within seconds or minutes.
+# partitions — sets count to the largest partition count that the queue has had since it was last deleted. It reads
+# the registry every 5 s. If the registry does not have the queue, it registers it with the bridges. Without this, they
+# find it on their own within seconds or minutes.
 count=1 look_again=0
 partitions() {
   local known deleted n

@@ -43,8 +43,8 @@ func TestLinesAreNotTooLong(t *testing.T) {
 	}
 }
 
-// stringLines returns the numbers of the lines that hold a string literal, or a part of a raw string, but no keyword and
-// no assignment.
+// stringLines returns the numbers of the lines that hold a string literal, or a part of a raw string, but no keyword
+// and no assignment.
 func stringLines(source []byte) map[int]bool {
 	files := token.NewFileSet()
 	file := files.AddFile("", files.Base(), len(source))

@@ -1,8 +1,8 @@
 // Package model is an executable specification of a queue's state machine: the effect of each operation on the stored
 // data, and its answer, over plain Go maps and lists. It is written from the protocol (docs/reference/protocol.md), not
-// from the scripts, and is short enough to be read instead of them. The protocol leaves some decisions to the server (how
-// far one reclaim or trim gets, the IDs of entries, the current millisecond). The model is given these decisions, and
-// checks their bounds.
+// from the scripts, and is short enough to be read instead of them. The protocol leaves some decisions to the server
+// (how far one reclaim or trim gets, the IDs of entries, the current millisecond). The model is given these decisions,
+// and checks their bounds.
 //
 // Its test runs random sequences of all operations, including commands of other programs, on a real server and on the
 // model. After every step it compares all observable data: the schedule, payloads and metas, entries, pending lists

@@ -9,9 +9,9 @@ import (
 	"github.com/duestream/duestream/stream"
 )
 
-// After a pause longer than the visibility timeout, a server first serves the waiting clients. In one incident the first
-// client served was a pass of the reclaimer. It took every entry from healthy workers, whose extends were next in line,
-// before a heartbeat could reveal the outage. The reclaiming script compares the server's time with that of its
+// After a pause longer than the visibility timeout, a server first serves the waiting clients. In one incident the
+// first client served was a pass of the reclaimer. It took every entry from healthy workers, whose extends were next in
+// line, before a heartbeat could reveal the outage. The reclaiming script compares the server's time with that of its
 // previous run, so it notices an outage even if it is the first call after the outage.
 func TestPassThatWasHeldUpByAnOutageReclaimsNothing(t *testing.T) {
 	t.Parallel()

@@ -87,8 +87,8 @@ func (l *look) serverTime() time.Time {
 	return ask(l, func(ctx context.Context) (time.Time, error) { return view.ServerTime(ctx, l.c) })
 }
 
-// probeEachTwice runs probes now. Probes with a finding run again later, because only a finding that lasts is reported. A
-// probe that meets a key of another type finds nothing, because types reports that.
+// probeEachTwice runs probes now. Probes with a finding run again later, because only a finding that lasts is reported.
+// A probe that meets a key of another type finds nothing, because types reports that.
 func (l *look) probeEachTwice(probes ...probe) { l.probeFor(l.Settle, probes...) }
 
 func (l *look) probeFor(patience time.Duration, probes ...probe) {

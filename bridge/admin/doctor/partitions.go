@@ -39,8 +39,8 @@ func (l *look) checkUncounted(p place) {
 	})
 }
 
-// include returns a repair for an uncounted partition that holds entries or dead letters: the queue grows to include it.
-// Like other growths it is refused with ErrKeyed if the queue holds messages with a key.
+// include returns a repair for an uncounted partition that holds entries or dead letters: the queue grows to include
+// it. Like other growths it is refused with ErrKeyed if the queue holds messages with a key.
 func (e *examination) include(p place) mend {
 	return func(ctx context.Context) (string, error) {
 		counts, err := stream.Partitions(ctx, e.c, e.Prefix, p.queue)

@@ -19,7 +19,8 @@ import (
 // jobKey identifies a job.
 type jobKey struct{ queue, id string }
 
-// delivered holds the jobs that this gateway delivered and that are not settled. Jobs of other gateways are only in Redis.
+// delivered holds the jobs that this gateway delivered and that are not settled. Jobs of other gateways are only in
+// Redis.
 type delivered struct {
 	mu   sync.Mutex
 	jobs map[jobKey]given
@@ -94,8 +95,8 @@ func (h *delivered) has(queue, id string) bool {
 	return ok
 }
 
-// acknowledged holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the middle
-// of a stream. So the request that reads such an entry acknowledges it instead of delivering it.
+// acknowledged holds jobs that were acknowledged before they were delivered. Their entries cannot be removed from the
+// middle of a stream. So the request that reads such an entry acknowledges it instead of delivering it.
 type acknowledged struct {
 	mu   sync.Mutex
 	jobs map[jobKey]time.Time // until when the job is remembered

@@ -170,8 +170,8 @@ func sum(counts []int64) (total int64) {
 	return total
 }
 
-// measureCPU waits for window, and returns the CPU use of all servers during window, in percent of a core; -1 if they do
-// not report their CPU time.
+// measureCPU waits for window, and returns the CPU use of all servers during window, in percent of a core; -1 if they
+// do not report their CPU time.
 func (i *idle) measureCPU(ctx context.Context, window time.Duration) (float64, error) {
 	before := i.cpu(ctx)
 	begin := time.Now()

@@ -1,6 +1,6 @@
 // Package conformance tests whether a producer or a worker in another language keeps to docs/reference/protocol.md. It
-// runs the program against a bridge of its own, gives it one task after another, inspects the server after each, and names the
-// rule that was broken.
+// runs the program against a bridge of its own, gives it one task after another, inspects the server after each, and
+// names the rule that was broken.
 //
 // A case tests one rule. Each case has a queue of its own, so several cases run concurrently. A case that disturbs
 // others (by a restart of the server, killed connections, a full memory) has a server of its own. A case waits for an

@@ -47,7 +47,8 @@ const (
 
 const casePatience = 4 // casePatience times patience() is the longest duration of a case
 
-// patience returns how long to wait for an event. The longest work takes three visibility timeouts; one more is a reserve.
+// patience returns how long to wait for an event. The longest work takes three visibility timeouts; one more is a
+// reserve.
 func (c *Config) patience() time.Duration { return c.Patience + 4*c.Visibility }
 
 // policy has short retry delays, so that retries come soon.

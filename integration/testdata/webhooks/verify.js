@@ -1,5 +1,6 @@
-// Verifies each request twice: with the library of the specification, and with the function in docs/guides/callbacks.md.
-// Arguments: the module with that function, and the key. Standard input: a JSON array of {"headers":{…},"body":"base64"}.
+// Verifies each request twice: with the library of the specification, and with the function in
+// docs/guides/callbacks.md. Arguments: the module with that function, and the key. Standard input: a JSON array of
+// {"headers":{…},"body":"base64"}.
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { Webhook } from "standardwebhooks";

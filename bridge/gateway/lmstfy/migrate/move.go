@@ -124,8 +124,8 @@ func (m *mover) run(ctx context.Context) error {
 	}
 }
 
-// pass reads lmstfy's Redis once and moves the jobs that it finds. foundNew means that it found new jobs. unplaced means
-// that some jobs were in no structure, and have to be looked for again.
+// pass reads lmstfy's Redis once and moves the jobs that it finds. foundNew means that it found new jobs. unplaced
+// means that some jobs were in no structure, and have to be looked for again.
 func (m *mover) pass(ctx context.Context) (foundNew, unplaced bool, _ error) {
 	wanted := map[place]map[string]bool{} // jobs that are still to be found in a structure
 	err := m.from.jobs(ctx, func(at place, id string) {

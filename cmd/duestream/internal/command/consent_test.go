@@ -9,8 +9,8 @@ import (
 	"github.com/duestream/duestream/cmd/duestream/internal/exit"
 )
 
-// effects says for every command what it may do to data in Redis. "asks" marks a command that can delete data not listed
-// one by one in its arguments. The words after it are arguments with which the command deletes such data.
+// effects says for every command what it may do to data in Redis. "asks" marks a command that can delete data not
+// listed one by one in its arguments. The words after it are arguments with which the command deletes such data.
 var effects = map[string]string{
 	"duestream": "reads", "duestream serve": "moves", "duestream dev": "moves", "duestream health": "reads",
 	"duestream schedule": "adds", "duestream cancel": "deletes what it names", "duestream reschedule": "moves", "duestream bulk": "reads", "duestream bulk cancel": "asks q --all",
