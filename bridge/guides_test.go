@@ -225,7 +225,8 @@ func Example_debounce() {
 	ctx, client := g.ctx, g.client
 
 	changed := func(product string) (bridge.Receipt, error) {
-		return client.Schedule(ctx, "index", []byte(product), bridge.WithID(product), bridge.In(5*time.Second), bridge.Replace)
+		return client.Schedule(ctx, "index", []byte(product),
+			bridge.WithID(product), bridge.In(5*time.Second), bridge.Replace)
 	}
 
 	for range 3 {
@@ -244,7 +245,8 @@ func Example_throttle() {
 	defer g.close()
 	ctx, client := g.ctx, g.client
 
-	_, err := client.Schedule(ctx, "notices", []byte("disk is full"), bridge.WithID("disk-host-7"), bridge.Dedup(time.Hour))
+	_, err := client.Schedule(ctx, "notices", []byte("disk is full"),
+		bridge.WithID("disk-host-7"), bridge.Dedup(time.Hour))
 	if errors.Is(err, bridge.ErrDuplicate) {
 		err = nil // the queue accepted a notice within the last hour
 	}

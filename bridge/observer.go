@@ -51,7 +51,7 @@ const (
 	EventOrphanDeleted = observe.OrphanDeleted // bodies without a message
 
 	// of a bridge and a group
-	EventReclaimed         = observe.Reclaimed         // abandoned deliveries: retried, dead-lettered, skipped or cancelled
+	EventReclaimed         = observe.Reclaimed         // abandoned deliveries: retried, dead-lettered, skipped, cancelled
 	EventRetriedVisibility = observe.RetriedVisibility // the retried ones among these
 	EventDeadReclaimed     = observe.DeadReclaimed     // the dead-lettered ones among these
 

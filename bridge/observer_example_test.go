@@ -75,8 +75,8 @@ func ExampleObserver() {
 	client, err := bridge.NewClient(bridge.ClientConfig{Redis: r, Prefix: prefix, Observer: t})
 	check(err)
 	defer client.Close()
-	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing", Observer: t,
-		Handler: func(context.Context, *bridge.Message) error { return nil }})
+	worker, err := bridge.NewWorker(bridge.WorkerConfig{Redis: r, Prefix: prefix, Queue: "orders", Group: "billing",
+		Observer: t, Handler: func(context.Context, *bridge.Message) error { return nil }})
 	check(err)
 	observed, err := bridge.NewBridge(bridge.Config{Redis: r, Prefix: prefix, AnyServer: true, Observer: t})
 	check(err)

@@ -580,7 +580,8 @@ func operatorDeletes(a *asUser) {
 func examineAs(a *asUser) {
 	a.feed("m")
 	a.deadLetters("d")
-	report, err := redistest.Must(admin.New(a.redis, a.prefix)).Doctor(context.WithoutCancel(a.t.Context()), doctor.Config{})
+	ctx := context.WithoutCancel(a.t.Context())
+	report, err := redistest.Must(admin.New(a.redis, a.prefix)).Doctor(ctx, doctor.Config{})
 	a.must(err)
 	a.optional = []string{"config|get", "function|list"} // rows of their own in the table
 	for _, f := range report.Findings {

@@ -43,7 +43,8 @@ func TestConstructorsNameAllFaults(t *testing.T) {
 				Defaults: policy})
 			return err
 		}},
-		{"worker", "redis prefix queue group consumer handler concurrency cancel-grace handler-timeout abandon-after max-abandoned",
+		{"worker", "redis prefix queue group consumer handler concurrency cancel-grace handler-timeout abandon-after " +
+			"max-abandoned",
 			func() error {
 				_, err := bridge.NewWorker(bridge.WorkerConfig{Prefix: bad, Queue: "a b", Consumer: "a\nb", Concurrency: -1,
 					CancelGrace: -1, HandlerTimeout: -1, AbandonAfter: -1, MaxAbandoned: 1 << 20})

@@ -317,7 +317,8 @@ func TestAMessageThatComesWhileItsQueueIsDeletedIsDelivered(t *testing.T) {
 	})
 	s.raw("XTRIM", removed.keys().Stream, "MAXLEN", "0")
 	c := &lateClient{Client: s.redis.Client, key: s.keys().Due, run: func() { enqueue("late", "+0") }}
-	if had, err := stream.DeleteQueue(t.Context(), c, s.prefix, s.queue, false); err != nil { // partition 0 is the last one
+	// Partition 0 is the last one.
+	if had, err := stream.DeleteQueue(t.Context(), c, s.prefix, s.queue, false); err != nil {
 		t.Fatal(had, err)
 	}
 	s.groups("g")

@@ -58,7 +58,8 @@ func newMembership(cfg Config, joined func(context.Context, []string, bool)) *me
 	return &membership{
 		client: cfg.Client, globals: lua.NewGlobals(cfg.Prefix), id: cfg.Identity.String(),
 		timeout: cfg.HeartbeatTimeout, joined: joined,
-		state: loop.Reporter{Log: cfg.Logger, Activity: "heartbeat"}, tell: observe.SeriesOf(cfg.Observer, observe.Bridge, "", ""),
+		state: loop.Reporter{Log: cfg.Logger, Activity: "heartbeat"},
+		tell:  observe.SeriesOf(cfg.Observer, observe.Bridge, "", ""),
 	}
 }
 

@@ -42,7 +42,8 @@ type Admin struct {
 // arguments, each a *bridge.InvalidError. Redis is not touched.
 func New(r *bridge.Redis, prefix string) (*Admin, error) {
 	prefix = cmp.Or(prefix, lua.DefaultPrefix)
-	if err := lua.Faults("admin", lua.Required("redis", r != nil && r.Client != nil), lua.CheckPrefix(prefix)); err != nil {
+	err := lua.Faults("admin", lua.Required("redis", r != nil && r.Client != nil), lua.CheckPrefix(prefix))
+	if err != nil {
 		return nil, err
 	}
 	return &Admin{redis: r, prefix: prefix}, nil

@@ -149,8 +149,8 @@ func New(cfg Config) (*Gateway, error) {
 		g.op = g.op.Observed(cfg.Observer)
 	}
 	g.shared = newSharedStats(g.op, g.stopping, cfg.Timeout)
-	g.lmstfy, err = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op, Puller: g.puller,
-		Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
+	g.lmstfy, err = lmstfy.New(lmstfy.Config{Redis: cfg.Redis, Prefix: cfg.Prefix, Client: client, Admin: g.op,
+		Puller: g.puller, Access: cfg.Access, Logger: cfg.Logger, Timeout: cfg.Timeout,
 		Hold: g.poll, Reading: g.reading, Answering: g.answering})
 	if err != nil {
 		return nil, err

@@ -98,8 +98,8 @@ type seriesKey struct {
 }
 
 func newEvents(n *names, withNative bool) *events {
-	e := &events{names: n, counters: map[string]counters{}, series: map[seriesKey]*series{}, hidden: map[seriesKey]*series{},
-		script: map[string]observer{}}
+	e := &events{names: n, counters: map[string]counters{}, series: map[seriesKey]*series{},
+		hidden: map[seriesKey]*series{}, script: map[string]observer{}}
 	n.events = e
 	for _, c := range counterHelp {
 		e.counters[c.name] = newCounters(c.name+"_total", c.help, c.labels)
@@ -118,8 +118,8 @@ func newEvents(n *names, withNative bool) *events {
 	}
 	e.valued[observe.Drained] = histogram("lateness_seconds",
 		"From due to ready; each message of a drain counts with the lateness of the oldest.", timeBuckets, "queue")
-	e.valued[observe.Handling] = histogram("handler_lateness_seconds", "From due to the start of the handler.", timeBuckets,
-		"queue", "group")
+	e.valued[observe.Handling] = histogram("handler_lateness_seconds",
+		"From due to the start of the handler.", timeBuckets, "queue", "group")
 	e.valued[observe.Handled] = histogram("handler_duration_seconds", "What handlers took.", timeBuckets, "queue", "group")
 	e.valued[observe.Settled] = histogram("acknowledge_duration_seconds",
 		"From the end of the handler until Redis had settled the delivery.", timeBuckets, "queue", "group")

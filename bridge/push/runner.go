@@ -100,7 +100,8 @@ func NewRunner(cfg Config) (*Runner, error) {
 		return nil, err
 	}
 	return &Runner{
-		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix), running: map[targetID]*served{}, invalid: map[targetID]string{},
+		cfg: cfg, store: NewStore(cfg.Redis.Client, cfg.Prefix),
+		running: map[targetID]*served{}, invalid: map[targetID]string{},
 		workers: map[*bridge.Worker]targetID{},
 		state:   loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks"},
 		away:    loop.Reporter{Log: cfg.Logger, Activity: "reading the targets of callbacks of some masters of the cluster"},

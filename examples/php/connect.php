@@ -37,8 +37,8 @@ function checked(\Redis $redis, mixed $reply): mixed
 }
 
 /**
- * Registers a queue if the bridges do not know it yet. Returns its partition counts: the registered ones, and the known ones except those of a
- * deleted queue. A user who may not read them gets the known ones.
+ * Registers a queue if the bridges do not know it yet. Returns its partition counts: the registered ones, and the known
+ * ones except those of a deleted queue. A user who may not read them gets the known ones.
  *
  * @param int[] $known
  * @return int[]
@@ -49,13 +49,15 @@ function register(\Redis $redis, string $prefix, string $queue, array $known): a
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
     try {
-        $fields = checked($redis, $redis->pipeline()->hGet("$prefix:queues", $queue)->hGet("$prefix:queues", "/deleted/$queue")->exec());
+        $reads = $redis->pipeline()->hGet("$prefix:queues", $queue)->hGet("$prefix:queues", "/deleted/$queue");
+        $fields = checked($redis, $reads->exec());
     } catch (\RedisException $e) {
         $redis->clearLastError();
         return str_starts_with($e->getMessage(), 'NOPERM') ? $known : throw $e;
     }
     [$registered, $deleted] = array_map(fn($text) => array_map('intval', explode(',', (string) $text)), $fields);
-    return array_unique([1, ...array_diff($known, $deleted), ...array_filter($registered, fn(int $n) => $n >= 1 && $n <= 256)]);
+    $registered = array_filter($registered, fn(int $n) => $n >= 1 && $n <= 256);
+    return array_unique([1, ...array_diff($known, $deleted), ...$registered]);
 }
 
 /** Calls a function of duestream's library. Returns null if that is not loaded; then plain commands must be used. */

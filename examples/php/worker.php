@@ -130,7 +130,8 @@ final class Worker
     /** Registers the queue, reads its partition count, and creates the group in each partition. */
     private function join(): void
     {
-        $count = max(count($this->queues), ...register($this->redis, $this->prefix, $this->queue, [1])); // also those of a deleted queue
+        // Also those of a deleted queue.
+        $count = max(count($this->queues), ...register($this->redis, $this->prefix, $this->queue, [1]));
         $this->queues = array_map(fn(int $i) => $i ? "$this->queue/$i" : $this->queue, range(0, $count - 1));
         $this->functions = fcall($this->redis, 'version', [], []) !== null;
         foreach ($this->queues as $queue) {

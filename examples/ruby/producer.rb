@@ -90,7 +90,8 @@ module Duestream
       registered, deleted = [@queue, "/deleted/#{@queue}"].map do |field|
         @redis.hget("#{@prefix}:queues", field).to_s.split(",").map(&:to_i).select { |n| n.between?(1, 256) }
       end
-      @counts = [1] | (@counts - deleted) | registered # those that the registry lost stay, and those of a deleted queue go
+      # Those that the registry lost stay, and those of a deleted queue go.
+      @counts = [1] | (@counts - deleted) | registered
     rescue Redis::CommandError => e
       raise unless e.message.start_with?("NOPERM") # a user who may not read it uses the first partition
     end

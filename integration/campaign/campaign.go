@@ -144,7 +144,8 @@ func (c *controller) setUp() error {
 	if err := redistest.Must(admin.New(r, prefix)).WritePolicy(ctx, queueMain, "", mainPolicy()); err != nil {
 		return err
 	}
-	if _, err := redistest.Must(admin.New(r, prefix)).SetPartitions(ctx, queueMain, max(1, c.cfg.Partitions), nil); err != nil {
+	partitions := max(1, c.cfg.Partitions)
+	if _, err := redistest.Must(admin.New(r, prefix)).SetPartitions(ctx, queueMain, partitions, nil); err != nil {
 		return err
 	}
 	for _, queue := range []string{queueMain, queueSide} {

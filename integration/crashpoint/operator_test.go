@@ -114,7 +114,8 @@ func (r *rig) settings(t *testing.T, f *fuse) {
 		if err := operator(redis, r.prefix).WriteDefaults(ctx, defaults); err != nil {
 			return err
 		}
-		if err := operator(redis, r.prefix).WritePolicy(ctx, l.queue, "", admin.PolicyUpdate{MaxAttempts: &most}); err != nil {
+		attempts := admin.PolicyUpdate{MaxAttempts: &most}
+		if err := operator(redis, r.prefix).WritePolicy(ctx, l.queue, "", attempts); err != nil {
 			return err
 		}
 		if err := operator(redis, r.prefix).WritePolicy(ctx, l.queue, "a",

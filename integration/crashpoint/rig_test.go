@@ -147,7 +147,8 @@ func (l *load) groups(names ...string) {
 func (l *load) bePatient(group string) {
 	l.Helper()
 	visibility := time.Minute
-	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group, admin.PolicyUpdate{VisibilityTimeout: &visibility}))
+	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, group,
+		admin.PolicyUpdate{VisibilityTimeout: &visibility}))
 }
 
 // message returns a message whose content follows from its ID.

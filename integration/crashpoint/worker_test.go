@@ -39,10 +39,10 @@ func (r *rig) work(t *testing.T, f *fuse, visibility time.Duration, extends int)
 		visibility = 500 * time.Millisecond
 	}
 	few, most := 10*time.Millisecond, 20*time.Millisecond
-	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a", admin.PolicyUpdate{VisibilityTimeout: &visibility,
-		RetryMin: &few, RetryMax: &most}))
-	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b", admin.PolicyUpdate{VisibilityTimeout: &patient,
-		RetryMin: &few, RetryMax: &most}))
+	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "a",
+		admin.PolicyUpdate{VisibilityTimeout: &visibility, RetryMin: &few, RetryMax: &most}))
+	l.must(operator(l.redis, l.prefix).WritePolicy(l.ctx(), l.queue, "b",
+		admin.PolicyUpdate{VisibilityTimeout: &patient, RetryMin: &few, RetryMax: &most}))
 	l.groups("a", "b")
 
 	limited, expired := message("limited", 0), message("expired", 20*time.Millisecond)

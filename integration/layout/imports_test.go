@@ -45,7 +45,8 @@ var below = map[string]string{
 	// Packages that a gateway adds.
 	"bridge/gateway": "bridge bridge/access bridge/admin bridge/gateway/lmstfy internal/loop internal/ndjson" +
 		" lua stream stream/pull",
-	"bridge/gateway/lmstfy":         "bridge bridge/access bridge/admin internal/loop internal/view lua stream stream/pull",
+	"bridge/gateway/lmstfy": "bridge bridge/access bridge/admin internal/loop internal/view" +
+		" lua stream stream/pull",
 	"bridge/gateway/lmstfy/migrate": "bridge/admin bridge/gateway/lmstfy lua",
 	"internal/ndjson":               "",
 	// What `go generate ./lua` runs. No program of a user contains it.

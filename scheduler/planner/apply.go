@@ -28,7 +28,8 @@ type Applied struct {
 // Apply makes the recurrences of an owner equal to wanted, in the given queues and those of wanted: it adds, changes
 // and removes recurrences with the owner's label. ErrInvalid: a recurrence is wrong, or its name belongs to another
 // owner or to none; nothing was changed. In a dry run nothing is changed. After any other error repeat the call.
-func (p *Planner) Apply(ctx context.Context, owner string, wanted []Wanted, queues []string, dryRun bool) ([]Applied, error) {
+func (p *Planner) Apply(ctx context.Context, owner string, wanted []Wanted, queues []string,
+	dryRun bool) ([]Applied, error) {
 	w := newWish(owner, wanted)
 	applied, err := p.compare(ctx, w, queues)
 	if err == nil {

@@ -58,8 +58,8 @@ func New(cfg Config) (*Puller, error) {
 	cfg.Prefix = cmp.Or(cfg.Prefix, lua.DefaultPrefix)
 	cfg.Consumer = cmp.Or(cfg.Consumer, DefaultConsumer)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if err := lua.Faults("pull", lua.Required("redis", cfg.Client != nil && cfg.Blocking != nil), lua.CheckPrefix(cfg.Prefix),
-		lua.CheckConsumer(cfg.Consumer)); err != nil {
+	if err := lua.Faults("pull", lua.Required("redis", cfg.Client != nil && cfg.Blocking != nil),
+		lua.CheckPrefix(cfg.Prefix), lua.CheckConsumer(cfg.Consumer)); err != nil {
 		return nil, err
 	}
 	p := &Puller{cfg: cfg, sources: map[sourceKey]*source{}, streams: map[string][]*line{},

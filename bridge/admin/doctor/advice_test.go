@@ -80,7 +80,9 @@ func TestAdviceNamesEachTroubleAndNothingElse(t *testing.T) {
 		{"nobody reads yet", group(func(g *GroupState) { g.Consumers, g.Waiting, g.Unread = 0, 59e9, 59e9 }), "", ""},
 		{"workers died", group(func(g *GroupState) { g.Waiting, g.Unread = hour, 61*time.Second }), "D403",
 			"emails, group g: 7 entries wait, the oldest for 1h0m0s; 2 consumers, and none has read for 1m1s. Next: are its workers alive"},
-		{"long handlers", group(func(g *GroupState) { g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour }), "", ""},
+		{"long handlers", group(func(g *GroupState) {
+			g.Waiting, g.Unread, g.Visibility = 9*minute, 9*minute, hour
+		}), "", ""},
 		{"too few workers", group(func(g *GroupState) { g.Waiting, g.Unread = 2*hour, time.Second }), "D404",
 			"2h0m0s. Next: give the group more workers"},
 		{"not reclaimed", group(func(g *GroupState) { g.OldestIdle = 121 * time.Second }), "D407",

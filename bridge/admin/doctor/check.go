@@ -109,7 +109,8 @@ var (
 		"grant it, or run duestream doctor as a user that has it: docs/operations/users.md")
 	full = check("D115", "full", Error, "as much as `maxmemory` or more is used, and the server deletes nothing",
 		"new messages are refused (OOM); what was scheduled is delivered, retried, acknowledged and freed as ever",
-		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; then Redis is full in docs/operations/runbook.md")
+		"redis-cli CONFIG SET maxmemory, to more than it has, if the machine has it; "+
+			"then Redis is full in docs/operations/runbook.md")
 )
 
 // Bridges and the registry.
@@ -117,7 +118,8 @@ var (
 	noBridge = check("D201", "no-bridge", Error, "no bridge has sent a heartbeat in the last 5 s",
 		"nothing becomes ready, is reclaimed or freed", "duestream serve")
 	noToken = check("D202", "no-wake-token", Note, "messages are scheduled, and the wake stream is empty",
-		"producers add no token, so messages may be late by up to 5 s", "have the producer add it: docs/reference/protocol.md, section 7",
+		"producers add no token, so messages may be late by up to 5 s",
+		"have the producer add it: docs/reference/protocol.md, section 7",
 		"adds a token")
 	manyTokens = check("D203", "wake-tokens", Warning, "a wake stream is longer than 1",
 		"a producer adds tokens without `MAXLEN 1`: the stream grows for ever", "have the producer use XADD {key} MAXLEN 1",

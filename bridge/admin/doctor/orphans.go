@@ -16,7 +16,8 @@ func (l *look) orphans(p place) {
 	found := make([]defects, len(hashes))
 	for h, hash := range hashes {
 		n := l.number(l.c.B().Hlen().Key(hash).Build())
-		way := &progress{look: l, step: "bodies of " + p.name(), key: hash, all: n, one: "field", many: "fields", about: "about "}
+		way := &progress{look: l, step: "bodies of " + p.name(), key: hash, all: n,
+			one: "field", many: "fields", about: "about "}
 		for cursor := "0"; n > 0; {
 			page := l.scanOrphans(p, hash, cursor)
 			if l.denied("bodies without a member") {

@@ -228,7 +228,8 @@ func (l *look) oddLetters(p place, n int64) {
 	key := p.keys.Dead
 	var odd []string
 	count, page := int64(0), l.pageOf(key, n)
-	way := &progress{look: l, step: "dead letters of " + p.name(), key: key, all: n, one: "dead letter", many: "dead letters"}
+	way := &progress{look: l, step: "dead letters of " + p.name(), key: key, all: n,
+		one: "dead letter", many: "dead letters"}
 	for from := "-"; ; {
 		var letters []rueidis.XRangeEntry
 		l.read(view.Into(l.c.B().Xrange().Key(key).Start(from).End("+").Count(page).Build(), &letters, rueidis.RedisResult.AsXRange))

@@ -20,8 +20,8 @@ const sweepCount = 20
 func (l *look) pending(p place, g view.GroupInfo, visibility time.Duration) {
 	length := l.number(l.c.B().Xlen().Key(p.keys.Stream).Build())
 	page := int(min(scriptItems, l.pageOf(p.keys.Stream, max(1, length))))
-	way := &progress{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name), all: g.Pending,
-		one: "pending entry", many: "pending entries"}
+	way := &progress{look: l, step: "pending of " + p.name(), key: p.keys.Stream + ", group " + shown(g.Name),
+		all: g.Pending, one: "pending entry", many: "pending entries"}
 	tooLong := abandonedAfter(visibility)
 	var abandoned, bodiless defects
 	var oldest *view.Pending

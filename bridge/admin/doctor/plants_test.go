@@ -216,7 +216,8 @@ var defects = []plant{
 	}},
 	{"D501 D503", "longest retry below the shortest",
 		func(p *patient) { p.do("HSET", p.shared.Defaults, "retry_min_ms", "100", "retry_max_ms", "10") }},
-	{"D502", "misspelt setting", func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
+	{"D502", "misspelt setting",
+		func(p *patient) { p.do("HSET", p.keys.Policy, "visibilty_ms", "5000", "group:g:held", "1") }},
 	{"D502", "hold in the defaults of all queues", func(p *patient) { p.do("HSET", p.shared.Defaults, "held", "1") }},
 	{"D503", "gives up early", func(p *patient) { p.do("HSET", p.keys.Policy, "max_attempts", "10") }},
 	{"D511", "dedup windows that ended", func(p *patient) {

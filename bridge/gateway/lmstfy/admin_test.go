@@ -31,7 +31,8 @@ type operators struct {
 func newOperators(t *testing.T) *operators {
 	t.Helper()
 	r := newRig(t)
-	s := httptest.NewServer(redistest.Must(lmstfy.NewAdmin(r.op, "v1.2.3", slog.New(slog.NewTextHandler(t.Output(), nil)))))
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	s := httptest.NewServer(redistest.Must(lmstfy.NewAdmin(r.op, "v1.2.3", log)))
 	t.Cleanup(s.Close)
 	return &operators{rig: r, base: s.URL}
 }

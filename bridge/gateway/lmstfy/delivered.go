@@ -174,7 +174,11 @@ func (s *Server) watch(ctx context.Context) {
 	defer passes.Wait()
 	room := make(chan struct{}, mostPasses)
 	for loop.Sleep(ctx, lookEvery) {
-		for all := s.delivered.overdue(time.Now(), mostTaken); len(all) > 0; all = s.delivered.overdue(time.Now(), mostTaken) {
+		for {
+			all := s.delivered.overdue(time.Now(), mostTaken)
+			if len(all) == 0 {
+				break
+			}
 			room <- struct{}{}
 			passes.Go(func() {
 				defer func() { <-room }()

@@ -144,9 +144,13 @@ var sparedProducers = []mutation{
 		spare("the largest payload that the kit sends is 1 MiB"),
 	plainPython("does not register again what the registry lost", `            if registered is None:
 `, `            if registered is None and not self.look_again:
-`, "registers").in("python/duestream.py").spare("it loses nothing: bridges register it again, and find by a scan what nobody registered"),
-	loadedPython("never lets the server forget a token early", `token, self.done.get(partition, ""), 60000`, `token, "", 60000`, "repeats-once").spare("it loses nothing: the server forgets it after `token_ms`"),
-	plainPython("repeats without growing pauses", `delay = min(2 * delay, 2)`, `delay = 0.1`, "request-lost").spare("it loses nothing; the pauses are for the server's sake"),
+`, "registers").in("python/duestream.py").
+		spare("it loses nothing: bridges register it again, and find by a scan what nobody registered"),
+	loadedPython("never lets the server forget a token early",
+		`token, self.done.get(partition, ""), 60000`, `token, "", 60000`, "repeats-once").
+		spare("it loses nothing: the server forgets it after `token_ms`"),
+	plainPython("repeats without growing pauses", `delay = min(2 * delay, 2)`, `delay = 0.1`, "request-lost").
+		spare("it loses nothing; the pauses are for the server's sake"),
 	plainPython("closes no connection at its end", `    producer = Producer(connect(), queue)
     for line`, `    producer = Producer(connect(), queue)
     producer.spare = connect(); producer.spare.ping()

@@ -38,7 +38,8 @@ func casesPage() string {
 	for _, kind := range []Kind{Worker, Producer} {
 		fmt.Fprintf(&b, "\n### Rules of %ss\n\n", kind)
 		if kind == Producer {
-			b.WriteString("The rules whose names begin with `keeps-` (keys, streams, groups, registry, server) hold as well.\n\n")
+			b.WriteString("The rules whose names begin with `keeps-` (keys, streams, groups, registry, server) " +
+				"hold as well.\n\n")
 		}
 		b.WriteString("| Rule | Level | What it says | Section |\n|---|---|---|---|\n")
 		for _, r := range Rules(kind) {

@@ -35,8 +35,8 @@ func (c *Consent) Possible(a *App, data string) error {
 	if c.Yes || term.IsTerminal(a.In) && term.IsTerminal(a.Err) {
 		return nil
 	}
-	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no terminal. To "+
-		"delete without being asked, add --yes", data)
+	return usage.Errorf("this deletes %s, and nobody can be asked here: standard input and standard error are no "+
+		"terminal. To delete without being asked, add --yes", data)
 }
 
 // Ask asks the user, unless --yes was given. Its error says that nothing was deleted.

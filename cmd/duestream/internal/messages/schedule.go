@@ -86,7 +86,8 @@ stops and says from which line to go on (--from-line).`,
 	a.OldBridgesFlag(cmd)
 	f := cmd.Flags()
 	o.when.Flags(cmd)
-	flags.DelayVar(f, &o.spread, "spread", "delay by a further 0 to this, chosen by hashing the ID, to spread messages of one instant")
+	flags.DelayVar(f, &o.spread, "spread",
+		"delay by a further 0 to this, chosen by hashing the ID, to spread messages of one instant")
 	f.StringVar(&o.id, "id", "", "name the message; while it is scheduled, another with this ID is refused. Default: a new ULID")
 	f.Var(&o.headers, "header", "add a header; may be given again")
 	f.IntVar(&o.maxAttempts, "max-attempts", 0, "deliveries to a group before a dead letter; 0 = by policy")

@@ -60,8 +60,8 @@ func (o *MetricsFlags) Listen(
 	if err := o.check(environment); err != nil || o.addr == "" && operators == nil {
 		return nil, nil, err
 	}
-	m, err := metrics.New(metrics.Config{MaxQueues: o.queues, MaxGroups: o.groups, NativeHistograms: o.native, Version: version,
-		Logger: log})
+	m, err := metrics.New(metrics.Config{MaxQueues: o.queues, MaxGroups: o.groups, NativeHistograms: o.native,
+		Version: version, Logger: log})
 	if err != nil {
 		return nil, nil, err
 	}

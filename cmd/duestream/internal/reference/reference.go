@@ -105,7 +105,8 @@ func describe(b *strings.Builder, cmd *cobra.Command) {
 	fmt.Fprintf(b, "%s.\n\n```text\n%s\n```\n", prose(cmd.Short), cmd.UseLine())
 	if cmd.Long != "" {
 		text := markdown(strings.Replace(cmd.Long, settings.Table(), tableOfVariables+"\n", 1))
-		b.WriteString("\n" + strings.Replace(text, tableOfVariables, "see [Configuration](../configuration.md#environment).", 1))
+		const page = "see [Configuration](../configuration.md#environment)."
+		b.WriteString("\n" + strings.Replace(text, tableOfVariables, page, 1))
 	}
 	if flags := cmd.LocalNonPersistentFlags(); hasRows(flags) {
 		b.WriteString("\n")
@@ -159,11 +160,13 @@ func configuration() string {
 		spec          any
 	}{
 		{"Every command that connects to Redis", "", &settings.Connection{}},
-		{"serve", "`duestream gateway` also reads `DUESTREAM_LOG_LEVEL`, `DUESTREAM_LOG_FORMAT`, `DUESTREAM_METRICS_ADDR` and\n" +
+		{"serve", "`duestream gateway` also reads `DUESTREAM_LOG_LEVEL`, `DUESTREAM_LOG_FORMAT`, " +
+			"`DUESTREAM_METRICS_ADDR` and\n" +
 			"`DUESTREAM_SHUTDOWN_TIMEOUT`. `duestream work` and `duestream push run` read the first three of these; the\n" +
 			"log level of `work` is `warn` by default.\n" +
 			"`duestream health` reads `DUESTREAM_HEALTH_FILE` with `--self`, and `DUESTREAM_METRICS_ADDR` with `--ready`.\n\n" +
-			"The variables of policy settings (from `DUESTREAM_VISIBILITY_TIMEOUT` to `DUESTREAM_HANDLER_TIMEOUT`) are written\n" +
+			"The variables of policy settings (from `DUESTREAM_VISIBILITY_TIMEOUT` to `DUESTREAM_HANDLER_TIMEOUT`) " +
+			"are written\n" +
 			"to Redis, as the defaults of all queues. The bridge that starts last wins.\n\n", &settings.Serve{}},
 		{"gateway and serve", "", &settings.HTTP{}},
 		{"migrate lmstfy", "", &settings.Migrate{}},
@@ -179,22 +182,27 @@ func configuration() string {
 		"- `USER` is the name of an operator in the history of a queue.\n" +
 		"- `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID` are those of systemd.\n")
 	b.WriteString("\n## Policy settings\n\n" +
-		"A policy setting is looked for at these places, in this order: the group's own value, the value of the queue, the\n" +
-		"defaults of all queues, the built-in value. [The protocol](protocol.md#11-policy) says how each is stored. The table\n" +
+		"A policy setting is looked for at these places, in this order: the group's own value, the value of the queue, " +
+		"the\n" +
+		"defaults of all queues, the built-in value. [The protocol](protocol.md#11-policy) says how each is stored. " +
+		"The table\n" +
 		"gives values as they are stored in Redis. `duestream queue set` and `duestream queue show` use the names of the\n" +
-		"second column. There, a duration has a unit, `held`, `held_workers` and `free_retries` are `true` or `false`, and\n" +
+		"second column. There, a duration has a unit, `held`, `held_workers` and `free_retries` are `true` or `false`, " +
+		"and\n" +
 		"`history=50000/24h` sets both settings of the history. Over HTTP, `held`, `held_workers` and\n" +
 		"`free_retries` are JSON booleans, and only pause and resume change the first two.\n\n" +
-		"A setting for a *queue* is for a whole queue: neither groups nor the defaults of all queues have it. In a queue with\n" +
+		"A setting for a *queue* is for a whole queue: neither groups nor the defaults of all queues have it. " +
+		"In a queue with\n" +
 		"partitions, `rate`, `burst`, `ready_limit` and `history` count in each partition by itself.\n\n" +
-		"| In Redis and over HTTP | In the command | Unit | Built in | Limits | For | Meaning |\n|---|---|---|---|---|---|---|\n")
+		"| In Redis and over HTTP | In the command | Unit | Built in | Limits | For | Meaning |\n" +
+		"|---|---|---|---|---|---|---|\n")
 	for _, s := range stream.Settings() {
 		scope := "queue, group"
 		if s.WholeQueue {
 			scope = "queue"
 		}
-		fmt.Fprintf(&b, "| `%s` | `%s` | %s | `%s` | %s | %s | %s |\n", s.Name, settings.PolicyFields[s.Name], s.Unit, s.Default,
-			cell(s.Limits), scope, cell(s.Meaning))
+		fmt.Fprintf(&b, "| `%s` | `%s` | %s | `%s` | %s | %s | %s |\n",
+			s.Name, settings.PolicyFields[s.Name], s.Unit, s.Default, cell(s.Limits), scope, cell(s.Meaning))
 	}
 	return b.String()
 }

@@ -109,7 +109,8 @@ func TestConformanceTellsWhatItSaw(t *testing.T) {
 		!strings.Contains(r.Out, "0 passed, 1 failed, 0 not tried") {
 		t.Errorf("exit code %d\n%s%s", r.Code, r.Out, r.Err)
 	}
-	good := []string{"--", "bash", filepath.Join("..", "..", "..", "..", "examples", "shell", "conformance.sh"), "producer"}
+	program := filepath.Join("..", "..", "..", "..", "examples", "shell", "conformance.sh")
+	good := []string{"--", "bash", program, "producer"}
 	r = conform(t, append(answers[:len(answers):len(answers)], good...)...)
 	if r.Code != exit.OK || !strings.Contains(r.Out, "passed") ||
 		!strings.Contains(r.Out, "1 passed, 0 failed, 0 not tried") ||
