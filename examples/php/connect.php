@@ -49,8 +49,10 @@ function register(\Redis $redis, string $prefix, string $queue, array $known): a
         checked($redis, $redis->xAdd("$prefix:wake", '*', ['queues' => 1], 1, false));
     }
     try {
-        $reads = $redis->pipeline()->hGet("$prefix:queues", $queue)->hGet("$prefix:queues", "/deleted/$queue");
-        $fields = checked($redis, $reads->exec());
+        $fields = checked($redis, $redis->pipeline()
+            ->hGet("$prefix:queues", $queue)
+            ->hGet("$prefix:queues", "/deleted/$queue")
+            ->exec());
     } catch (\RedisException $e) {
         $redis->clearLastError();
         return str_starts_with($e->getMessage(), 'NOPERM') ? $known : throw $e;
