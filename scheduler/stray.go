@@ -114,8 +114,12 @@ type service struct {
 func (o service) inService() bool { return len(o.groups) > 0 && o.held > 0 }
 
 func (o service) covers(own service) bool {
-	return len(o.groups) > 0 && maps.Equal(o.policy, own.policy) &&
-		!slices.ContainsFunc(own.groups, func(group string) bool { return !slices.Contains(o.groups, group) })
+	return len(o.groups) > 0 && maps.Equal(o.policy, own.policy) && o.hasGroups(own)
+}
+
+// hasGroups reports whether a partition has all groups of another one.
+func (o service) hasGroups(other service) bool {
+	return !slices.ContainsFunc(other.groups, func(group string) bool { return !slices.Contains(o.groups, group) })
 }
 
 // served reads the service of the partitions in [from, to).
@@ -204,8 +208,7 @@ func (s *Scheduler) moveStrays(ctx context.Context) {
 		}
 		done, err := s.moveStray(ctx, name, st, until)
 		if done = done && time.Now().After(st.watched); done {
-			err = s.endHold(ctx, name)
-			done = err == nil
+			done, err = s.endHold(ctx, name)
 		}
 		if ctx.Err() != nil {
 			return
@@ -262,23 +265,48 @@ func (s *Scheduler) moveStray(ctx context.Context, name string, st *stray, until
 	return false, nil
 }
 
-// endHold ends the hold of an emptied partition, unless its queue is held. A deletion leaves a partition held if
-// messages came to it meanwhile. A partition that a client of an earlier release has brought back meanwhile needs that
-// as well: no message would become ready there. One round trip if the partition is not held, else three.
-func (s *Scheduler) endHold(ctx context.Context, name string) error {
+// endHold ends the hold of a partition, unless its queue is held. A deletion leaves a partition held if messages came
+// to it meanwhile. A client of an earlier release may bring that partition back: then its hold ends when it has all
+// groups of partition 0, because a group that comes later would miss what the other groups have acknowledged. Until
+// then done is false. One round trip if the partition is not held, else up to six.
+func (s *Scheduler) endHold(ctx context.Context, name string) (done bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.CallTimeout)
 	defer cancel()
-	queue, _, _ := lua.SplitPartition(name)
+	queue, partition, _ := lua.SplitPartition(name)
 	held, err := s.isHeld(ctx, name)
 	if err != nil || !held {
-		return err
+		return err == nil, err
 	}
 	held, err = s.isHeld(ctx, queue)
 	if err != nil || held {
-		return err
+		return err == nil, err
+	}
+	counts, err := lua.ReadCounts(ctx, s.cfg.Client, s.globals, queue)
+	if err != nil {
+		return false, err
+	}
+	if counts.Latest() > partition {
+		complete, err := s.hasAllGroups(ctx, queue, partition)
+		if err != nil || !complete {
+			return false, err
+		}
 	}
 	key := lua.NewKeys(s.cfg.Prefix, name).Policy
-	return lua.Classify("HDEL "+key, s.cfg.Client.Do(ctx, s.cfg.Client.B().Hdel().Key(key).Field("held").Build()).Error())
+	err = s.cfg.Client.Do(ctx, s.cfg.Client.B().Hdel().Key(key).Field("held").Build()).Error()
+	return err == nil, lua.Classify("HDEL "+key, err)
+}
+
+// hasAllGroups reports whether a partition has every group of partition 0.
+func (s *Scheduler) hasAllGroups(ctx context.Context, queue string, partition int) (bool, error) {
+	own, err := s.served(ctx, queue, 0, 1)
+	if err != nil {
+		return false, err
+	}
+	other, err := s.served(ctx, queue, partition, partition+1)
+	if err != nil {
+		return false, err
+	}
+	return other[0].hasGroups(own[0]), nil
 }
 
 func (s *Scheduler) isHeld(ctx context.Context, name string) (bool, error) {
@@ -316,7 +344,7 @@ func Gather(ctx context.Context, c rueidis.Client, prefix, queue string, partiti
 		name := lua.PartitionName(queue, partition)
 		done, err := s.moveStray(ctx, name, st, time.Now().Add(strayTime))
 		if err == nil && done {
-			err = s.endHold(ctx, name)
+			_, err = s.endHold(ctx, name)
 		}
 		if err != nil || done {
 			return err

@@ -274,20 +274,23 @@ func TestAnEmptiedPartitionIsHeldOnlyWithItsQueue(t *testing.T) {
 	}
 }
 
-// A client of an earlier release brings back a partition that a deletion has left held. Regression: nothing ended that
-// hold, so no message became ready in the partition. The hold of a paused queue stays.
+// A client of an earlier release brings back a partition that a deletion has left held. Its hold ends when it has the
+// groups of the queue. Regression: nothing ended the hold; then the hold ended before the partition had the groups, and
+// a group missed the messages that another group acknowledged. The hold of a paused queue stays.
 func TestAHeldPartitionThatComesBackIsServed(t *testing.T) {
 	t.Parallel()
 	s := redistest.Shared(t)
 	c, prefix := s.Client(t), s.Prefix(t)
 	for _, paused := range []bool{false, true} {
 		queue := redistest.Queue(t)
-		from := lua.NewKeys(prefix, queue+"/7")
+		first, from := lua.NewKeys(prefix, queue), lua.NewKeys(prefix, queue+"/7")
+		for _, group := range []string{"a", "b"} {
+			queuetest.Do(t, c, "XGROUP", "CREATE", first.Stream, group, "0", "MKSTREAM")
+		}
+		queuetest.Do(t, c, "XGROUP", "CREATE", from.Stream, "a", "0", "MKSTREAM")
 		queuetest.Do(t, c, "HSET", from.Policy, "held", "1")
-		want := ""
 		if paused {
-			queuetest.Do(t, c, "HSET", lua.NewKeys(prefix, queue).Policy, "held", "1")
-			want = "1"
+			queuetest.Do(t, c, "HSET", first.Policy, "held", "1")
 		}
 		b, err := New(Config{Client: c, Blocking: c, Prefix: prefix})
 		if err != nil {
@@ -296,7 +299,14 @@ func TestAHeldPartitionThatComesBackIsServed(t *testing.T) {
 		b.foundStrays([]string{queue + "/7"})
 		queuetest.PublishCount(t, c, prefix, queue, 8)
 		b.moveStrays(t.Context())
-		redistest.Want(t, "strays", len(b.strays), 0)
+		redistest.Want(t, "held without group b", textOf(t, c, "HGET", from.Policy, "held"), "1")
+		queuetest.Do(t, c, "XGROUP", "CREATE", from.Stream, "b", "0")
+		b.moveStrays(t.Context())
+		want := ""
+		if paused {
+			want = "1"
+		}
 		redistest.Want(t, fmt.Sprint("held, paused ", paused), textOf(t, c, "HGET", from.Policy, "held"), want)
+		redistest.Want(t, "strays", len(b.strays), 0)
 	}
 }
