@@ -2,7 +2,7 @@
 
 package lua
 
-const functionsSource = "66b595fc0435"
+const functionsSource = "585aba8a9d6c"
 
 func functionList() []Function {
 	return []Function{

@@ -117,6 +117,19 @@ func TestCancelOfWhatIsHeldEndsIt(t *testing.T) {
 	})
 }
 
+// The attempt of a foreign entry may be any text. Regression: the exit failed with an error of Lua, so the entry stayed
+// pending, and the other entries of the call as well.
+func TestCancelledEntryWithAnAttemptThatIsNoNumberEnds(t *testing.T) {
+	everywhere(t, func(b *rig) {
+		b.groups("g")
+		b.do("XADD", b.k.Stream, "*", "id", "m", "payload", "p", "attempt", "abc")
+		e := b.read("g", "c", 1)[0]
+		wantList(b, "found", b.cancelRunning("", "m"), "m g 2 c")
+		redistest.Want(b, "outcome", b.fail("g", e.EntryID, ActionRetry, "max_attempts", "no"), CancelledOut)
+		redistest.Want(b, "pending", b.pending("g"), 0)
+	})
+}
+
 // One group holds the entry, one has not read it, one is done. It is deleted for the second. For the first it ends
 // without a dead letter, although it has no body any more.
 func TestCancelAmongSeveralGroups(t *testing.T) {

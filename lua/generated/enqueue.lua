@@ -255,13 +255,17 @@ local function place_of(key, score, member)
   return at and in_line(key, at, member)
 end
 local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
-local function first_of(turns, key)
-  local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
-  if not first then return nil end
-  local kind = string.sub(first, #key + 2, #key + 5)
-  local rest = string.sub(first, #key + 7)
+local function read_place(place, key)
+  if not place then return nil end
+  local kind = string.sub(place, #key + 2, #key + 5)
+  local rest = string.sub(place, #key + 7)
   if kind == 'busy' then return kind, rest end
-  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
+  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), place
+end
+local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ' end
+local function first_of(turns, key)
+  local from, to = key_range(key)
+  return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
 end
 local function key_in(meta)
   if not meta or not string.find(meta, '"key"', 1, true) then return nil end

@@ -352,13 +352,17 @@ end
 local function in_flight(key, by)
   return key .. SEP .. 'busy' .. SEP .. by
 end
-local function first_of(turns, key)
-  local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
-  if not first then return nil end
-  local kind = string.sub(first, #key + 2, #key + 5)
-  local rest = string.sub(first, #key + 7)
+local function read_place(place, key)
+  if not place then return nil end
+  local kind = string.sub(place, #key + 2, #key + 5)
+  local rest = string.sub(place, #key + 7)
   if kind == 'busy' then return kind, rest end
-  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
+  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), place
+end
+local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ' end
+local function first_of(turns, key)
+  local from, to = key_range(key)
+  return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
 end
 local function hand_over(due, turns, key)
   for _ = 1, MOST_PASSED do
@@ -606,7 +610,10 @@ local function plan_exit(k, group, entry, body, how, now)
   local id = fields['id'] or entry
   if how.id ~= '' and how.id ~= id then return {LOST} end
   local attempt = SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
-  if how.cancelled then return {CANCELLED, told = {'id', id, 'group', group, 'attempt', digits(attempt)}} end
+  if how.cancelled then
+    local told_attempt = attempt and digits(attempt) or fields['attempt'] -- a foreign entry may have any text there
+    return {CANCELLED, told = {'id', id, 'group', group, 'attempt', told_attempt}}
+  end
   if odd then
     local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}

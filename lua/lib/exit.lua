@@ -283,7 +283,10 @@ local function plan_exit(k, group, entry, body, how, now)
   local id = fields['id'] or entry
   if how.id ~= '' and how.id ~= id then return {LOST} end
   local attempt = SMALL[fields['attempt']] or tonumber(fields['attempt'] or '1')
-  if how.cancelled then return {CANCELLED, told = {'id', id, 'group', group, 'attempt', digits(attempt)}} end
+  if how.cancelled then
+    local told_attempt = attempt and digits(attempt) or fields['attempt'] -- a foreign entry may have any text there
+    return {CANCELLED, told = {'id', id, 'group', group, 'attempt', told_attempt}}
+  end
   if odd then
     local raw = #body > 2 * MAX_FIELDS and lines(body) or nil
     return {BURIED, letter = letter_values(raw and {id = id} or fields, group, entry, 'malformed', odd, now, raw)}

@@ -20,15 +20,23 @@ end
 -- skipped, and removed by the sweep of keys.
 local function leave_line(k) in_chunks('ZREM', k.turns, k.places) end
 
--- The first member of a key in turns: 'busy' and the holder; or 'wait', the due time, the schedule member and the
--- place; or nil.
-local function first_of(turns, key)
-  local first = redis.call('ZRANGEBYLEX', turns, '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ', 'LIMIT', 0, 1)[1]
-  if not first then return nil end
-  local kind = string.sub(first, #key + 2, #key + 5)
-  local rest = string.sub(first, #key + 7)
+-- Reads a member of turns: 'busy' and the holder of the key; or 'wait', the due time, the schedule member and the
+-- place; or nil if there is no member.
+local function read_place(place, key)
+  if not place then return nil end
+  local kind = string.sub(place, #key + 2, #key + 5)
+  local rest = string.sub(place, #key + 7)
   if kind == 'busy' then return kind, rest end
-  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), first
+  return kind, tonumber(string.sub(rest, 1, 16)) or 0, string.sub(rest, 18), place
+end
+
+-- The bounds of a key's members in turns, holder before places.
+local function key_range(key) return '[' .. key .. SEP, '(' .. key .. SEP .. 'wait ' end
+
+-- The first member of a key in turns, as read_place returns it.
+local function first_of(turns, key)
+  local from, to = key_range(key)
+  return read_place(redis.call('ZRANGEBYLEX', turns, from, to, 'LIMIT', 0, 1)[1], key)
 end
 
 -- Whether a due member has to wait for its key; at: its due time in ms. If so, it is put in line. A message in line
@@ -37,8 +45,15 @@ local function awaits_turn(q, key, member, at)
   local refused = redis.pcall('ZADD', q.turns, 'XX', 0, '') -- adds nothing
   if type(refused) == 'table' then return nil, refused.err end
   local may_hold = string.find(member, SEP, 1, true) -- a retry may hold the key itself
-  if may_hold and redis.call('ZSCORE', q.turns, in_flight(key, member)) then return false end
-  local kind, first = first_of(q.turns, key)
+  if may_hold then
+    local holds = redis.pcall('ZSCORE', q.turns, in_flight(key, member))
+    if type(holds) == 'table' and holds.err then return nil, holds.err end
+    if holds then return false end
+  end
+  local from, to = key_range(key)
+  local found = redis.pcall('ZRANGEBYLEX', q.turns, from, to, 'LIMIT', 0, 1)
+  if found.err then return nil, found.err end
+  local kind, first = read_place(found[1], key)
   if not kind or kind == 'wait' and first >= at then return false end
   refused = redis.pcall('ZADD', q.turns, 0, in_line(key, at, member))
   if type(refused) == 'table' then return nil, refused.err end

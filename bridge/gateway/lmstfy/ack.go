@@ -121,13 +121,12 @@ func destroy(c *call) (int, any, error) {
 	ctx, cancel := c.beyondCaller()
 	had, deleteErr := c.cfg.Admin.DeleteQueue(ctx, c.name, true)
 	cancel()
-	if !errors.Is(deleteErr, admin.ErrNoQueue) {
+	if errors.Is(deleteErr, admin.ErrNoQueue) {
+		deleteErr = nil
+	} else {
 		c.forget([]string{c.name})
 	}
-	if !known && counts.Latest() == 1 { // nothing was there that has to be kept
-		if errors.Is(deleteErr, admin.ErrNoQueue) {
-			deleteErr = nil
-		}
+	if !known && (counts.Latest() == 1 || deleteErr != nil) { // there was nothing to keep, or it is left to a repetition
 		return http.StatusNoContent, nil, deleteErr
 	}
 	ctx, cancel = c.beyondCaller()
@@ -135,25 +134,20 @@ func destroy(c *call) (int, any, error) {
 	return http.StatusNoContent, nil, c.keepQueue(ctx, counts, had.Groups, deleteErr)
 }
 
-// keepQueue registers a queue again after its deletion. If the deletion failed before it reached the registry, it
-// restores the groups and settings that some partitions may have lost, and returns the deletion's error.
+// keepQueue registers the partition counts of a queue again after its deletion. If the deletion failed, it restores the
+// groups and settings that some partitions may have lost, and returns the deletion's error.
 func (c *call) keepQueue(ctx context.Context, counts lua.Counts, groups []string, deleteErr error) error {
-	if errors.Is(deleteErr, admin.ErrNoQueue) {
-		deleteErr = nil
-	}
-	var keepErr error
-	if _, known, err := c.registered(ctx); err != nil || known && deleteErr != nil {
-		keepErr = err
+	_, err := lua.RegisterCounts(ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix),
+		map[string]lua.Counts{c.name: counts})
+	// consumers that wait now need the right ttr for the next job
+	err = errors.Join(deleteErr, err, writeSettings(ctx, c.cfg.Admin, c.name))
+	if deleteErr != nil {
 		for _, group := range groups {
 			_, groupErr := stream.EnsureGroup(ctx, c.cfg.Redis.Client, c.cfg.Prefix, c.name, group)
-			keepErr = errors.Join(keepErr, groupErr)
+			err = errors.Join(err, groupErr)
 		}
-	} else {
-		_, keepErr = lua.RegisterCounts(ctx, c.cfg.Redis.Client, lua.NewGlobals(c.cfg.Prefix),
-			map[string]lua.Counts{c.name: counts})
 	}
-	// consumers that wait now need the right ttr for the next job
-	return errors.Join(deleteErr, keepErr, writeSettings(ctx, c.cfg.Admin, c.name))
+	return err
 }
 
 // registered returns the partition counts of the queue in the registry; known is false if it is not there.
