@@ -94,8 +94,8 @@ var turnsMutants = []mutant{
 	},
 	{
 		name: "an ID like that of the entry in flight has its turn", file: "lua/lib/key.lua",
-		old:  "if may_hold and redis.call('ZSCORE', q.turns",
-		new:  "if redis.call('ZSCORE', q.turns",
+		old:  "if may_hold then",
+		new:  "if true then",
 		test: []string{"-run", "TestOddTurns", "./lua"},
 	},
 	{
